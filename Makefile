@@ -1,0 +1,61 @@
+# Every target sets up what it needs in .venv; a second call finds the stamps and starts at once.
+# Knobs: PYTHON (interpreter of the virtual environment), WORKERS and ARGS (for pytest).
+
+PYTHON  ?= python3
+WORKERS ?= 2
+ARGS    ?=
+
+VENV := .venv
+BIN  := $(VENV)/bin
+# -qq leaves only the errors.
+PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:   # two pips in one environment would race
+.PHONY: help demo test lint types imports docs bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.stamp-all  ## compare every aggregator on the bundled example and draw the picture
+	$(BIN)/paretograd compare example --plot demo/compare.png
+
+test: $(VENV)/.stamp-test  ## run the tests, the examples in README and docs included
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+lint: $(VENV)/.stamp-lint  ## ruff, then types and imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory types imports
+
+types: $(VENV)/.stamp-lint  ## mypy, strict, on the package
+	$(BIN)/mypy
+
+imports: $(VENV)/.stamp-lint  ## import-linter: which layer may import which
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.stamp-docs  ## build the documentation into site/, warnings are errors
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
+	@echo "The documentation is in site/index.html"
+
+bench: $(VENV)/.stamp-bench  ## time and check the solvers against TorchJD
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/solvers.py
+
+clean:  ## remove the virtual environment and everything that the other targets wrote
+	rm -rf $(VENV) site demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# torch first and alone, so that nothing which needs it can choose another build.
+$(VENV)/.stamp-torch: constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "paretograd needs Python 3.11 or later, this is %d.%d: try make PYTHON=python3.12" % v[:2])'
+	@echo "setting up $(VENV): torch"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) torch
+	@touch $@
+
+# One stamp for each extra of pyproject.toml.
+$(VENV)/.stamp-%: $(VENV)/.stamp-torch pyproject.toml
+	@echo "setting up $(VENV): paretograd[$*]"
+	@$(PIP) -e '.[$*]'
+	@touch $@

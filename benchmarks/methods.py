@@ -1,0 +1,120 @@
+"""Every method that both libraries have, called with the same parameters on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import reference
+import torch
+import torchjd.aggregation as peer
+from reference import Array
+from torch import Tensor
+
+import paretograd as pg
+
+Call = Callable[[Tensor, Tensor], Tensor]  # (Jacobian, Gramian) to weights or direction
+
+
+@dataclass(frozen=True)
+class Method:
+    """One comparison.
+
+    Attributes:
+        ours, theirs: make a callable for m objectives, which answers with weights.
+        exact: the reference direction; None where the answer is random.
+        direct: whether the answer is the direction itself instead.
+        judged: stands in for ``ours`` where accuracy is measured.
+        exact_theirs: the reference for ``theirs``, where it is another one.
+        reset: forgets the state of ``theirs``.
+    """
+
+    name: str
+    ours: Callable[[int], Call]
+    theirs: Callable[[int], Call]
+    exact: Callable[[Array], Array] | None
+    direct: bool = False
+    judged: Callable[[int], Call] | None = None
+    exact_theirs: Callable[[Array], Array] | None = None
+    reset: Callable[[Call], None] = field(default=lambda call: None)
+
+
+def _weights(rule: pg.Aggregator) -> Callable[[int], Call]:
+    return lambda m: lambda J, G: rule.weights(G)
+
+
+def _weighting(make: Callable[[], Callable[[Tensor], Tensor]]) -> Callable[[int], Call]:
+    def build(m: int) -> Call:
+        weighting = make()
+        return lambda J, G: weighting(G)
+
+    return build
+
+
+def _from_jacobian(make: Callable[[], Callable[[Tensor], Tensor]]) -> Callable[[int], Call]:
+    def build(m: int) -> Call:
+        aggregator = make()
+        return lambda J, G: aggregator(J)
+
+    return build
+
+
+class _Nash:
+    """TorchJD's NashMTL takes the Jacobian, not the Gramian, and keeps the last answer as its next start."""
+
+    def __init__(self, m: int) -> None:
+        self.weighting = peer.NashMTL(n_tasks=m).weighting
+
+    def __call__(self, J: Tensor, G: Tensor) -> Tensor:
+        return self.weighting(J)
+
+    def reset(self) -> None:
+        self.weighting.reset()
+
+
+#: TorchJD draws PCGrad's orders from torch's global generator. Seeded like this before the call, they can be
+#: drawn again for the reference.
+SEED = 2025
+
+
+def _pcgrad_theirs(J: Array) -> Array:
+    torch.manual_seed(SEED)
+    return reference.pcgrad(J, np.stack([torch.randperm(len(J)).numpy() for _ in J]))
+
+
+def _pcgrad_given(J: Array) -> Array:
+    return reference.pcgrad(J, np.tile(np.arange(len(J)), (len(J), 1)))
+
+
+METHODS: tuple[Method, ...] = (
+    Method("MGDA", _weights(pg.MGDA()), _weighting(peer.MGDAWeighting), reference.mgda),
+    Method("UPGrad", _weights(pg.UPGrad()), _weighting(peer.UPGradWeighting), reference.upgrad),
+    Method("DualProj", _weights(pg.DualProj()), _weighting(peer.DualProjWeighting), reference.dualproj),
+    Method("CAGrad", _weights(pg.CAGrad(0.5)), _weighting(lambda: peer.CAGradWeighting(0.5)), reference.cagrad),
+    Method("Nash-MTL", _weights(pg.NashMTL()), _Nash, reference.nash_mtl, reset=lambda call: call.reset()),  # type: ignore[attr-defined]
+    Method(
+        "FairGrad",
+        _weights(pg.FairGrad(2.0)),
+        _weighting(lambda: peer.FairGradWeighting(2.0)),
+        reference.fairgrad,
+    ),
+    Method(
+        "PCGrad",
+        _weights(pg.PCGrad("shuffled", "sum", seed=0)),
+        _weighting(peer.PCGradWeighting),
+        _pcgrad_given,
+        judged=_weights(pg.PCGrad("given", "sum")),
+        exact_theirs=_pcgrad_theirs,
+    ),
+    Method("IMTL-G", _weights(pg.IMTLG()), _weighting(peer.IMTLGWeighting), reference.imtlg),
+    Method(
+        "ConFIG",
+        _from_jacobian(pg.ConFIG),
+        _from_jacobian(peer.ConFIG),
+        reference.config,
+        direct=True,
+    ),
+    Method("Mean", _weights(pg.Mean()), _weighting(peer.MeanWeighting), reference.mean),
+    Method("RGW", _weights(pg.RGW(seed=0)), _weighting(peer.RandomWeighting), None),
+)

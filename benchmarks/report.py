@@ -1,0 +1,193 @@
+"""Tables and verdicts from the cells that `solvers` measured: for the terminal, the docs and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+RESULTS = ROOT / "benchmarks" / "results" / "solvers.json"
+BEGIN, END = "<!-- begin: benchmarks/solvers.py -->", "<!-- end: benchmarks/solvers.py -->"
+
+#: (method, smallest m, largest m, how many times faster).
+TARGETS = (
+    *((name, 10, 10**9, 10.0) for name in ("MGDA", "CAGrad", "Nash-MTL", "FairGrad", "PCGrad")),
+    ("UPGrad", 10, 10, 4.0),
+    ("UPGrad", 32, 32, 10.0),
+    ("UPGrad", 128, 128, 50.0),
+)
+
+
+class Cell(Protocol):
+    """What is read of a `solvers.Cell`."""
+
+    method: str
+    m: int
+    family: str
+    ours_us: float
+    theirs_us: float
+    ratio: float
+    spread: float
+    ours_error32: float | None
+    theirs_error32: float | None
+    ours_error64: float | None
+    theirs_error64: float | None
+    ours_cosine: float
+    theirs_cosine: float
+
+
+HEADINGS = (
+    "method",
+    "m",
+    "ours, us",
+    "TorchJD, us",
+    "times faster",
+    "error",
+    "TorchJD",
+    "error, float64",
+    "TorchJD",
+    "worst cosine",
+    "TorchJD",
+)
+
+
+def _row(cell: Cell) -> list[str]:
+    errors = (cell.ours_error32, cell.theirs_error32, cell.ours_error64, cell.theirs_error64)
+    return [
+        cell.method,
+        str(cell.m),
+        _number(cell.ours_us),
+        _number(cell.theirs_us),
+        _factor(cell.ratio),
+        *("random" if error is None else f"{error:.0e}" for error in errors),
+        _cosine(cell.ours_cosine),
+        _cosine(cell.theirs_cosine),
+    ]
+
+
+def _number(us: float) -> str:
+    return f"{us:,.0f}" if us >= 99.5 else f"{us:.1f}"
+
+
+def _factor(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 19.5 else f"{ratio:.1f}"
+
+
+def _cosine(value: float) -> str:
+    return "0" if abs(value) < 5e-7 else f"{value:.0e}" if abs(value) < 5e-3 else f"{value:.2f}"
+
+
+def _families(cells: Sequence[Cell]) -> list[str]:
+    return list(dict.fromkeys(cell.family for cell in cells))
+
+
+def _by_method(cells: Iterable[Cell]) -> list[Cell]:
+    cells = list(cells)
+    order = list(dict.fromkeys(cell.method for cell in cells))
+    return sorted(cells, key=lambda cell: (order.index(cell.method), cell.m))
+
+
+def console(cells: Sequence[Cell]) -> str:
+    """One aligned table for each family."""
+    lines: list[str] = [machine()]
+    for family in _families(cells):
+        rows = [list(HEADINGS), *(_row(cell) for cell in _by_method(c for c in cells if c.family == family))]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(HEADINGS))]
+        lines += ["", f"Rows: {family}"]
+        lines += [
+            "  ".join(x.ljust(w) if i == 0 else x.rjust(w) for i, (x, w) in enumerate(zip(row, widths, strict=True)))
+            for row in rows
+        ]
+    noise = sorted(cell.spread for cell in cells)
+    lines += [
+        "",
+        f"Noise: interquartile range of our times, median over the cells {noise[len(noise) // 2]:.0%}",
+    ]
+    return "\n".join(lines)
+
+
+def verdicts(cells: Sequence[Cell]) -> list[tuple[str, bool, str]]:
+    """For each target: what it asks, whether it is met, and the cell that comes closest to missing it."""
+    found = []
+    for name, low, high, factor in TARGETS:
+        members = [cell for cell in cells if cell.method == name and low <= cell.m <= high]
+        if members:
+            where = f"m = {low}" if low == high else f"m >= {low}"
+            found.append((f"{name} at least {factor:g} times faster at {where}", *_verdict(members, factor)))
+    found.append(("slower nowhere", *_verdict(cells, 1.0)))
+    return found
+
+
+def _verdict(members: Sequence[Cell], factor: float) -> tuple[bool, str]:
+    missed = [cell for cell in members if cell.ratio < factor]
+    shown = missed or [min(members, key=lambda cell: cell.ratio)]
+    listed = "; ".join(f"{c.method} m = {c.m} {c.family} {c.ratio:.2f}" for c in sorted(shown, key=lambda c: c.ratio))
+    return not missed, listed if missed else f"least: {listed}"
+
+
+def targets(cells: Sequence[Cell]) -> str:
+    """The last section of the printed report."""
+    lines = ["", "Targets"]
+    lines += [f"  {'met   ' if met else 'MISSED'}  {what} ({cell})" for what, met, cell in verdicts(cells)]
+    return "\n".join(lines)
+
+
+def machine() -> str:
+    """Processor and versions, in one sentence."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy", "torchjd"))
+    return f"{_processor()}, one of {os.cpu_count()} threads; Python {platform.python_version()}, {packages}"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> list[str]:
+    """A table whose first ``names`` columns are left-aligned."""
+    rule = ["---"] * names + ["---:"] * (len(headings) - names)
+    return [f"| {' | '.join(row)} |" for row in (headings, rule, *rows)]
+
+
+def markdown(cells: Sequence[Cell]) -> str:
+    """What the docs show between the markers."""
+    sizes = sorted({cell.m for cell in cells})
+    lines = [f"Measured on: {machine()}.", "", "### How many times faster", ""]
+    rows = []
+    methods = list(dict.fromkeys(cell.method for cell in cells))
+    at = {(cell.method, cell.family, cell.m): cell for cell in cells}
+    for method in methods:
+        rows += [[method, f, *(_factor(at[method, f, m].ratio) for m in sizes)] for f in _families(cells)]
+    lines += _markdown(["method", "rows", *(f"m = {m}" for m in sizes)], rows, names=2)
+    for family in _families(cells):
+        lines += ["", f"### Time and accuracy, {family} rows", ""]
+        lines += _markdown(HEADINGS, (_row(c) for c in _by_method(c for c in cells if c.family == family)))
+    lines += ["", "### Targets", ""]
+    lines += _markdown(
+        ["target", "met", "smallest ratio"],
+        ([what, "yes" if met else "no", cell.removeprefix("least: ")] for what, met, cell in verdicts(cells)),
+        names=3,
+    )
+    return "\n".join(lines)
+
+
+def write(cells: Sequence[Cell], raw: list[dict[str, Any]]) -> list[Path]:
+    """Put the raw results and the docs' tables in place."""
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps({"machine": machine(), "cells": raw}, indent=1) + "\n")
+    before, begin, rest = PAGE.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE.name} must hold the lines '{BEGIN}' and '{END}', between which the tables go")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{markdown(cells)}\n\n{END}{after}")
+    return [RESULTS.relative_to(ROOT), PAGE.relative_to(ROOT)]

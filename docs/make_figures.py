@@ -1,0 +1,167 @@
+"""Draw the pictures of the documentation into docs/assets: `python docs/make_figures.py`.
+
+Every number in them comes from the library. The same machine writes the same bytes: no date, no random
+identifiers, letters as outlines.
+"""
+
+import math
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("svg")
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.axes import Axes
+from matplotlib.patches import Wedge
+
+import paretograd as pg
+
+ASSETS = Path(__file__).parent / "assets"
+STYLE = {
+    "svg.hashsalt": "paretograd",
+    "font.size": 10.0,
+    "font.family": "DejaVu Sans",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "white",
+    "legend.frameon": False,
+}
+
+#: The two gradients of the guide: the first is long, and the second points against it.
+J = torch.tensor([[3.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
+GRADIENT, CONE, DUAL = "#444444", "#b8c7e0", "#f3d9a4"
+#: Colour, and where the label goes: offset in points and horizontal alignment.
+DIRECTIONS = {
+    "Mean": (pg.Mean(), "#c0392b", (1, -14), "left"),
+    "Capped MGDA (C = 0.55)": (pg.CappedMGDA(cap=0.55), "#8e44ad", (7, 3), "left"),
+    "CAGrad (c = 0.5)": (pg.CAGrad(c=0.5), "#16806a", (8, 1), "left"),
+    "UPGrad": (pg.UPGrad(), "#1f5fbf", (6, 3), "left"),
+    "MGDA": (pg.MGDA(), "#d35400", (-9, -8), "right"),
+}
+
+
+def save(figure: plt.Figure, name: str) -> None:
+    """Write one SVG file without the date that matplotlib would put into it."""
+    figure.savefig(ASSETS / f"{name}.svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight")
+    plt.close(figure)
+
+
+def arrow(axes: Axes, tip: torch.Tensor, colour: str, width: float = 2.0) -> None:
+    """An arrow from the origin."""
+    style = {
+        "arrowstyle": "-|>",
+        "color": colour,
+        "lw": width,
+        "shrinkA": 0,
+        "shrinkB": 0,
+        "mutation_scale": 13,
+    }
+    axes.annotate("", xy=tip.tolist(), xytext=(0.0, 0.0), arrowprops=style, zorder=4)
+
+
+def draw_cones(axes: Axes, radius: float) -> None:
+    """The cone of the two gradients, and the dual cone: directions along which no objective goes up."""
+    first, second = (math.degrees(math.atan2(*g.flip(0).tolist())) for g in J)
+    axes.add_patch(Wedge((0, 0), radius, first, second, color=CONE, alpha=0.45, lw=0, zorder=1))
+    axes.add_patch(Wedge((0, 0), radius, second - 90, first + 90, color=DUAL, alpha=0.8, lw=0, zorder=2))
+
+
+def frame(axes: Axes) -> None:
+    """Both axes on one scale, without ticks."""
+    axes.set(xlim=(-1.6, 3.4), ylim=(-0.15, 2.1), aspect="equal")
+    axes.axis("off")
+
+
+def draw_gradients(axes: Axes) -> None:
+    """The gradients as arrows, with their names."""
+    for g, name, offset, align in zip(J, ("$g_1$", "$g_2$"), ((6, -4), (-6, 2)), ("left", "right"), strict=True):
+        arrow(axes, g, GRADIENT, 2.6)
+        axes.annotate(name, g.tolist(), offset, textcoords="offset points", ha=align, color=GRADIENT, fontsize=13)
+
+
+def directions() -> None:
+    """Two gradients, their cone and dual cone, and the directions of five rules."""
+    figure, axes = plt.subplots(figsize=(7.6, 4.0))
+    draw_cones(axes, 2.05)
+    draw_gradients(axes)
+    axes.plot(*J.T.tolist(), color=GRADIENT, lw=1, ls=":", zorder=3)
+    for label, (rule, colour, offset, align) in DIRECTIONS.items():
+        d = rule(J)
+        arrow(axes, d, colour)
+        axes.annotate(label, d.tolist(), offset, textcoords="offset points", ha=align, color=colour)
+    axes.text(0.06, 1.6, "dual cone: no\nobjective goes up", color="#7a5a10", fontsize=9)
+    axes.text(-0.68, 1.36, "cone of the\ngradients", color="#3d5684", fontsize=9, ha="center")
+    axes.text(2.15, 0.26, "convex hull", color=GRADIENT, fontsize=9, rotation=-14, ha="center", va="bottom")
+    frame(axes)
+    save(figure, "directions")
+
+
+def dials() -> None:
+    """Where the direction goes as a rule's parameter runs through its range."""
+    figure, axes = plt.subplots(figsize=(7.6, 4.0))
+    draw_cones(axes, 2.05)
+    draw_gradients(axes)
+    steps = torch.linspace(0.0, 1.0, 60).tolist()
+    families = (
+        ("CappedMGDA, cap from 1/2 to 1", "#8e44ad", [pg.CappedMGDA(cap=0.5 + 0.5 * s) for s in steps]),
+        (
+            "PowerMean, p from $-\\infty$ to 1",
+            "#c2185b",
+            [pg.PowerMean(p=1 - 10 ** (4 - 7 * s)) for s in steps],
+        ),
+        ("CAGrad, c from 0 to 1", "#16806a", [pg.CAGrad(c=s) for s in steps]),
+    )
+    for label, colour, rules in families:
+        path = torch.stack([rule(J) for rule in rules])
+        axes.plot(*path.T.tolist(), color=colour, lw=2.6, label=label, zorder=4, solid_capstyle="round")
+    points = (
+        ("Mean", pg.Mean(), (8, -4), "left"),
+        ("MGDA", pg.MGDA(), (-8, -2), "right"),
+        ("DualProj", pg.DualProj(), (8, 0), "left"),
+        ("CAGrad, c = 1", pg.CAGrad(c=1.0), (8, 2), "left"),
+    )
+    for name, rule, offset, align in points:
+        d = rule(J).tolist()
+        axes.plot(*d, "o", color="black", ms=5, zorder=5)
+        axes.annotate(name, d, offset, textcoords="offset points", ha=align, zorder=5)
+    axes.legend(loc="upper right", fontsize=9, borderaxespad=0.0)
+    frame(axes)
+    save(figure, "dials")
+
+
+def clients(count: int = 10, size: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """What ten honest clients aim at, and a start far from it: the example of guide/robust.md."""
+    torch.manual_seed(0)
+    return torch.randn(count, size), torch.full((size,), 10.0)
+
+
+def attacked() -> None:
+    """Distance from the clients' common ground, step by step, while an attacker sends a flipped gradient."""
+    targets, start = clients()
+    rules = (
+        ("MGDA", pg.MGDA(), "#d35400", "-"),
+        ("MGDA, weights clipped at 0.2", pg.ClippedMGDA(cap=0.2), "#7f8c8d", "--"),
+        ("Capped MGDA, C = 0.2", pg.CappedMGDA(cap=0.2), "#8e44ad", "-"),
+    )
+    figure, axes = plt.subplots(figsize=(6.4, 3.2))
+    for label, rule, colour, style in rules:
+        torch.manual_seed(1)
+        x, distances = start.clone(), []
+        for _ in range(101):
+            distances.append(float((x - targets.mean(0)).norm()))
+            honest = x - targets
+            attack = -honest[0] + 0.01 * torch.randn(len(x))
+            x = x - 0.1 * rule(torch.vstack([honest, attack]))
+        axes.plot(distances, color=colour, ls=style, lw=2, label=label)
+    axes.set(xlabel="step", ylabel="distance from the mean target", ylim=(0, None), xlim=(0, 100))
+    axes.legend(fontsize=9)
+    save(figure, "attacked")
+
+
+if __name__ == "__main__":
+    ASSETS.mkdir(exist_ok=True)
+    with plt.rc_context(STYLE):
+        directions()
+        dials()
+        attacked()

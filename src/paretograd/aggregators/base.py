@@ -1,0 +1,140 @@
+"""What every aggregation rule has: a Jacobian in, a direction out; or a Gramian in, weights out."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import (
+    Array,
+    UnitGramian,
+    as_array,
+    check_gramian,
+    combine,
+    gramian,
+    unit_gramian,
+)
+from paretograd.guarantees import Guarantee
+from paretograd.solution import Solution, Status
+
+
+class Outcome(NamedTuple):
+    """A solution in numpy: weights ``(m,)``, status, residual, steps."""
+
+    weights: Array
+    status: Status = Status.OPTIMAL
+    residual: float = 0.0
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class Description:
+    """What ``paretograd explain`` and the docs show of a rule."""
+
+    formula: str
+    reference: str
+    paper: str
+    when: str
+
+
+class Aggregator(ABC):
+    """A rule that turns m gradients into one direction ``d``; parameters move by ``-lr * d``.
+
+    A rule sees the gradients through their Gramian alone and answers with weights: ``d = J.T @ w``.
+    """
+
+    #: Name in the registry and on the command line.
+    name: ClassVar[str]
+    #: The paper's name, for tables and legends.
+    label: ClassVar[str]
+    description: ClassVar[Description]
+
+    @property
+    @abstractmethod
+    def guarantee(self) -> Guarantee:
+        """What the theory promises about every direction of this rule."""
+
+    @abstractmethod
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        """Weights for one Gramian."""
+
+    def _outcome(self, G: Array, eps: float) -> Outcome:
+        unit = unit_gramian(G, eps)
+        outcome = self._solve(unit)
+        if outcome.status is Status.INACCURATE:
+            repaired = unit.nearest_semidefinite()
+            if repaired is not None:
+                return self._solve(repaired)
+        return outcome
+
+    def solve(self, gramian: Tensor) -> Solution:
+        """Weights for a Gramian, with the evidence for them.
+
+        Args:
+            gramian: ``J @ J.T``, shape ``(..., m, m)``; leading dimensions are a batch.
+        """
+        check_gramian(gramian)
+        eps = _EPS.get(gramian.dtype, 2e-16)
+        array = as_array(gramian)
+        if array.ndim == 2:
+            return _as_solution(self._outcome(array, eps), gramian)
+        m = array.shape[-1]
+        items = tuple(_as_solution(self._outcome(G, eps), gramian) for G in array.reshape(-1, m, m))
+        stacked = torch.stack([item.weights for item in items]) if items else gramian.new_empty(0)
+        return Solution.of_batch(stacked.reshape(gramian.shape[:-1]), items)
+
+    def weights(self, gramian: Tensor) -> Tensor:
+        """Weights of shape ``(..., m)``, in the Gramian's dtype and on its device."""
+        return self.solve(gramian).weights
+
+    def __call__(self, jacobian: Tensor) -> Tensor:
+        """The direction, shape ``(..., n)``, from a Jacobian ``(..., m, n)`` with one row per objective.
+
+        The Gramian, the weights and the sum are computed in float64; the result has the Jacobian's dtype.
+        """
+        return combine(self.weights(gramian(jacobian)), jacobian)
+
+    def normalized(self) -> Aggregator:
+        """The starred variant of the paper (UPGrad*): weights divided by the sum of their magnitudes."""
+        from paretograd.aggregators.normalized import Normalized
+
+        return Normalized(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must keep; empty for a rule without state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        if state:
+            raise ParameterError(f"{self!r} has no state, but the state to load holds {sorted(state)}")
+
+    def __repr__(self) -> str:
+        shown = []
+        for name, parameter in inspect.signature(type(self).__init__).parameters.items():
+            value = getattr(self, name, parameter.default)
+            if name != "self" and value is not parameter.default and value != parameter.default:
+                shown.append(f"{name}={value!r}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _as_solution(outcome: Outcome, like: Tensor) -> Solution:
+    weights, status, residual, steps = outcome
+    if like.dtype is torch.float32:
+        weights = weights.astype(np.float32)
+    tensor = torch.from_numpy(weights)
+    if tensor.dtype is not like.dtype or not like.is_cpu:
+        tensor = tensor.to(dtype=like.dtype, device=like.device)
+    return Solution(tensor, status, residual, steps)
+
+
+#: Rounding error of a Gramian's entries by dtype.
+_EPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}

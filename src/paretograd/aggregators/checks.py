@@ -1,0 +1,51 @@
+"""Parameters that several rules share: weight vectors and random generators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import Array
+
+
+def as_weights(values: Sequence[float] | Tensor | Array, what: str, m: int | None = None) -> Array:
+    """A vector of finite, non-negative numbers that are not all zero, one per objective.
+
+    Args:
+        values: the vector.
+        what: its name in a message.
+        m: the number of objectives, where it is known.
+    """
+    if isinstance(values, Tensor):
+        values = values.detach().cpu().to(torch.float64).numpy()
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or not len(array):
+        raise ParameterError(f"{what} is a vector with one number per objective; got shape {array.shape}")
+    if m is not None and len(array) != m:
+        raise ParameterError(f"{what} has {len(array)} numbers, but there are m = {m} objectives; give one for each")
+    if not np.isfinite(array).all() or array.min() < 0.0 or array.max() == 0.0:
+        raise ParameterError(f"{what} holds finite numbers >= 0, at least one of them above 0; got {array.tolist()}")
+    return array
+
+
+def as_number(value: object, what: str) -> float:
+    """A real number, not NaN."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or math.isnan(value):
+        raise ParameterError(f"{what}={value!r}: a real number is needed")
+    return float(value)
+
+
+def make_generator(seed: int | None, generator: torch.Generator | None) -> torch.Generator:
+    """The generator given, one seeded as given, or one seeded from torch's global generator."""
+    if generator is not None:
+        if seed is not None:
+            raise ParameterError("give a seed or a generator, not both")
+        return generator
+    if seed is None:
+        seed = int(torch.randint(2**62, ()).item())
+    return torch.Generator().manual_seed(seed)

@@ -1,0 +1,133 @@
+"""Rules that project onto the dual cone: UPGrad, DualProj and Greedy-DCP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.aggregators.checks import as_weights
+from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.guarantees import Guarantee
+from paretograd.solvers.dual_cone import project_dual_cone, project_gradients
+from paretograd.solvers.tolerance import status_of
+
+#: <d, q> = |d|^2 for a projection d of q, and <d, grad F> >= <d, q> as d conflicts with no gradient: c = 1.
+_PROJECTED = Guarantee("thm:PS_proj_cvg", non_conflicting=True, in_cone=True, beyond_hull=True, alignment=1.0)
+
+
+def _preference_guarantee(preference: Array | None) -> Guarantee:
+    if preference is None:
+        return _PROJECTED
+    total = float(preference.sum())
+    return Guarantee(
+        "thm:PS_proj_cvg",
+        non_conflicting=True,
+        in_cone=True,
+        beyond_hull=total >= 1.0 - 1e-12,
+        alignment=1.0 / max(1.0, total),  # Jensen: |sum_k u_k p_k|^2 <= total * sum_k u_k |p_k|^2
+        equivariant=False,
+        note="" if abs(total - 1.0) < 1e-12 else "The preference does not sum to 1: the step scales with its sum.",
+    )
+
+
+class UPGrad(Aggregator):
+    r"""Unconflicting projection: project every gradient onto the dual cone, then average.
+
+    $$ d = \frac1m \sum_k p_k, \qquad p_k = \mathrm{proj}_{\{d : J d \ge 0\}}(g_k) $$
+
+    Args:
+        preference: weights of the average, non-negative; None for 1/m each.
+    """
+
+    name = "upgrad"
+    label = "UPGrad"
+    description = Description(
+        formula="d = (1/m) sum_k p_k,  p_k = projection of g_k onto {d : J d >= 0}",
+        reference="Quinton and Rey 2024, arXiv:2406.16232",
+        paper="Table 1, UPGrad; Corollary 2",
+        when="A good first choice: no objective goes up, and every gradient contributes in proportion to its norm.",
+    )
+
+    def __init__(self, preference: Sequence[float] | Tensor | None = None) -> None:
+        self.preference = None if preference is None else as_weights(preference, "preference").tolist()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return _preference_guarantee(None if self.preference is None else np.array(self.preference))
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        m = unit.m
+        found = project_gradients(unit)
+        status = status_of(found.residual, m)
+        if self.preference is None:
+            return Outcome(np.add.reduce(found.weights, axis=0) / m, status, found.residual, found.steps)
+        preference = as_weights(self.preference, "preference", m)
+        return Outcome(preference @ found.weights, status, found.residual, found.steps)
+
+
+class DualProj(Aggregator):
+    r"""Project the mean gradient onto the dual cone.
+
+    $$ d = \mathrm{proj}_{\{d : J d \ge 0\}}\Big(\frac1m \sum_k g_k\Big) $$
+
+    Args:
+        preference: weights of the average, non-negative; None for 1/m each.
+    """
+
+    name = "dualproj"
+    label = "DualProj"
+    description = Description(
+        formula="d = projection of (1/m) sum_k g_k onto {d : J d >= 0}",
+        reference="Lopez-Paz and Ranzato 2017, arXiv:1706.08840 (GEM)",
+        paper="Table 1, DualProj; Corollary 2",
+        when="You would use the mean, and only want it changed where some objective would go up.",
+    )
+
+    def __init__(self, preference: Sequence[float] | Tensor | None = None) -> None:
+        self.preference = None if preference is None else as_weights(preference, "preference").tolist()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return _preference_guarantee(None if self.preference is None else np.array(self.preference))
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        m = unit.m
+        u = np.full(m, 1.0 / m) if self.preference is None else as_weights(self.preference, "preference", m)
+        found = project_dual_cone(unit, u)
+        return Outcome(found.weights, status_of(found.residual, m), found.residual, found.steps)
+
+
+class GreedyDCP(Aggregator):
+    r"""Greedy aggregation with dual-cone projection: the longest of UPGrad's projected gradients.
+
+    $$ d = p_i, \qquad i = \arg\max_k \|p_k\|, \qquad p_k = \mathrm{proj}_{\{d : J d \ge 0\}}(g_k) $$
+
+    Ties go to the first objective.
+    """
+
+    name = "greedy-dcp"
+    label = "Greedy-DCP"
+    description = Description(
+        formula="d = p_i with i = argmax_k |p_k|,  p_k = projection of g_k onto {d : J d >= 0}",
+        reference="Hu, Ho and Yu 2026 (the paper)",
+        paper="appendix new_aggr2; Corollary 2",
+        when="The largest safe step at every iteration, whichever objective it serves.",
+    )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """As DualProj; but ties are broken by the order of the objectives."""
+        return replace(_PROJECTED, equivariant=False, note="Ties go to the first objective.")
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        m = unit.m
+        found = project_gradients(unit)
+        scaled = unit.restrict(found.weights) * unit.norms
+        squares = np.maximum(np.einsum("ki,ki->k", scaled @ unit.C, scaled), 0.0)
+        # Values equal to rounding are ties: the first of them wins on every machine.
+        best = int(np.flatnonzero(squares >= squares.max() * (1.0 - 1e-12))[0])
+        return Outcome(found.weights[best], status_of(found.residual, m), found.residual, found.steps)

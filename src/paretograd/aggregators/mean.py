@@ -1,0 +1,75 @@
+"""Linear scalarisation: fixed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.aggregators.checks import as_weights
+from paretograd.geometry.gramian import Array, UnitGramian, check_finite, check_finite_gramian
+from paretograd.guarantees import MEAN, Guarantee
+
+
+class Mean(Aggregator):
+    r"""The average gradient, or a fixed weighting (eq. ls_update).
+
+    $$ d = \frac1m \sum_k g_k \qquad\text{or}\qquad d = \sum_k \omega_k g_k $$
+
+    Args:
+        weights: non-negative, one per objective; None for 1/m each.
+    """
+
+    name = "mean"
+    label = "Mean"
+    description = Description(
+        formula="d = (1/m) sum_k g_k",
+        reference="linear scalarisation; folklore",
+        paper="eq. ls_update; Table 1, LS (Uniform)",
+        when="The baseline. Cheapest; may increase an objective whose gradient is small or outvoted.",
+    )
+
+    def __init__(self, weights: Sequence[float] | Tensor | None = None) -> None:
+        self._fixed = None if weights is None else as_weights(weights, "weights")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Gradient descent on F itself: (A) holds with equality, c = 1."""
+        if self._fixed is None:
+            return Guarantee("thm:PS-cvx", in_hull=True, alignment=1.0, F=MEAN)
+        in_hull = bool(abs(self._fixed.sum() - 1.0) <= 1e-12)
+        return Guarantee(
+            "thm:PS-cvx" if in_hull else "thm:PS-fd",
+            in_cone=True,
+            in_hull=in_hull,
+            beyond_hull=bool(self._fixed.sum() >= 1.0),
+            alignment=1.0,
+            F="sum_k weights_k f_k",
+            equivariant=False,
+        )
+
+    def weights(self, gramian: Tensor) -> Tensor:
+        if self._fixed is not None:
+            return super().weights(gramian)
+        array = check_finite_gramian(gramian)  # no copy to float64, no geometry: a call costs microseconds
+        if array.dtype == np.float32 and array.ndim == 2 and gramian.is_cpu:
+            filled = np.empty(len(array), dtype=np.float32)
+            filled.fill(1.0 / len(array))
+            return torch.from_numpy(filled)
+        return gramian.new_full(gramian.shape[:-1], 1.0 / gramian.shape[-1])
+
+    def _outcome(self, G: Array, eps: float) -> Outcome:
+        m = len(G)
+        check_finite(G)
+        if self._fixed is None:
+            return Outcome(np.full(m, 1.0 / m))
+        return Outcome(as_weights(self._fixed, "weights", m).copy())
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        raise AssertionError("unreachable: _outcome answers")
+
+    def __repr__(self) -> str:
+        return "Mean()" if self._fixed is None else f"Mean(weights={self._fixed.tolist()})"

@@ -1,0 +1,57 @@
+"""The starred variant of a rule: its weights, divided by the sum of their magnitudes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.guarantees import Guarantee
+
+
+class Normalized(Aggregator):
+    r"""Rescale a rule's direction into the convex hull of the gradients (appendix "Methods").
+
+    $$ w \leftarrow w / \|w\|_1 $$
+
+    This moves no direction, only its length: it takes the dynamic step size out of rules such as Nash-MTL,
+    whose direction has the same length however close to stationarity, and turns a non-conflicting conic
+    direction into one that Theorem 2 covers with a constant step.
+
+    Args:
+        aggregator: the rule to normalise.
+    """
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        self.aggregator: Aggregator = aggregator if not isinstance(aggregator, Normalized) else aggregator.aggregator
+        self.name = f"{self.aggregator.name}*"  # type: ignore[misc]
+        self.label = f"{self.aggregator.label}*"  # type: ignore[misc]
+        inner = self.aggregator.description
+        self.description = Description(  # type: ignore[misc]
+            formula=f"{inner.formula}; then w <- w / |w|_1",
+            reference=inner.reference,
+            paper="appendix 'Methods' (starred variants)",
+            when=f"{inner.when} Starred: the step size alone sets the length of the step.",
+        )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self.aggregator.guarantee.normalized()
+
+    def _outcome(self, G: Array, eps: float) -> Outcome:
+        outcome = self.aggregator._outcome(G, eps)
+        size = float(abs(outcome.weights).sum())
+        return outcome._replace(weights=outcome.weights / size) if size > 0.0 else outcome
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        raise AssertionError("unreachable: _outcome answers")
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.aggregator.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.aggregator.load_state_dict(state)
+
+    def __repr__(self) -> str:
+        return f"{self.aggregator!r}.normalized()"

@@ -1,0 +1,152 @@
+"""PCGrad, which projects away conflicts in one pass, and PCGrad+, which repeats until none is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.aggregators.checks import make_generator
+from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.guarantees import Guarantee
+from paretograd.solvers.support import solve_shared_qps
+from paretograd.solvers.sweeps import Sweep, sweep_in_order, sweep_shuffled
+from paretograd.solvers.tolerance import status_of
+
+#: Far above what is ever needed until the half-spaces that a sweep projects onto stay the same.
+_SWEEPS = 10_000
+
+
+def _gather(unit: UnitGramian, coefficients: Array, mean: bool) -> Array:
+    """Weights of the sum (or mean) of the treated gradients, from their coefficients for unit gradients."""
+    w = (unit.norms @ coefficients) / unit.norms
+    full = unit.expand(w, fill=1.0)
+    return full / unit.m if mean else full
+
+
+class PCGrad(Aggregator):
+    r"""Gradient surgery: remove from each gradient, in turn, its conflicts with the others; one pass.
+
+    $$ g_k \leftarrow g_k + \frac{(-\langle g_k, g_i \rangle)_+}{\|g_i\|^2}\, g_i
+       \quad\text{for } i \in [m], \qquad d = \frac1m \sum_k g_k $$
+
+    For m = 2 this is UPGrad. For m >= 3 one pass may leave conflicts, and the order of the objectives matters.
+    The paper goes in order and averages, which is the default; the original code shuffles and sums.
+
+    Args:
+        order: ``"given"`` or ``"shuffled"``.
+        reduction: ``"mean"`` or ``"sum"``.
+        seed: for shuffling; None takes one from torch's global generator.
+        generator: a CPU generator to use instead.
+    """
+
+    name = "pcgrad"
+    label = "PCGrad"
+    description = Description(
+        formula="g_k <- g_k + max(-<g_k, g_i>, 0) / |g_i|^2 g_i for every i, once; d = (1/m) sum_k g_k",
+        reference="Yu et al. 2020, arXiv:2001.06782",
+        paper="appendix PCGrad",
+        when="Two objectives (where it is UPGrad), or to compare with. Prefer UPGrad or PCGrad+ for three and more.",
+    )
+
+    def __init__(
+        self,
+        order: Literal["given", "shuffled"] = "given",
+        reduction: Literal["mean", "sum"] = "mean",
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if order not in ("given", "shuffled"):
+            raise ParameterError(f"order={order!r}: use 'given' (the paper) or 'shuffled' (the original code)")
+        if reduction not in ("mean", "sum"):
+            raise ParameterError(f"reduction={reduction!r}: use 'mean' (the paper) or 'sum' (the original code)")
+        self.order, self.reduction = order, reduction
+        self._generator = make_generator(seed, generator) if order == "shuffled" else None
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """None for m >= 3: the paper's counter-example conflicts with its first gradient."""
+        return Guarantee(
+            None, in_cone=True, beyond_hull=True, equivariant=False, note="For m = 2 it is UPGrad, with its guarantee."
+        )
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        start = Sweep.start(unit.C)
+        if self._generator is None:
+            after = sweep_in_order(unit.C, start)
+        else:
+            after = sweep_shuffled(unit.C, start, self._permutations(len(unit.norms)))
+        return Outcome(_gather(unit, after.coefficients, self.reduction == "mean"), steps=1)
+
+    def _permutations(self, m: int) -> NDArray[np.intp]:
+        keys = torch.rand((m, m), generator=self._generator, dtype=torch.float64)
+        return keys.argsort(dim=1).numpy()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._generator is None else {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._generator is None:
+            super().load_state_dict(state)
+        else:
+            self._generator.set_state(state["generator"])
+
+
+class PCGradPlus(Aggregator):
+    r"""PCGrad repeated until no treated gradient conflicts (alg. pcgrad+), solved to its limit.
+
+    Sweeps of projections onto half-spaces come near their limit but may never reach it. Once the set of
+    half-spaces that a sweep projects onto no longer changes, the limit is the projection of the current point
+    onto the dual cone: the steps along $g_i$ all have the same sign and the limit is orthogonal to those
+    $g_i$, which are the projection's optimality conditions. So we stop sweeping there and project.
+    """
+
+    name = "pcgrad+"
+    label = "PCGrad+"
+    description = Description(
+        formula="PCGrad's projections repeated until <g_k, g_i> >= 0 for all i, k; d = (1/m) sum_k g_k",
+        reference="Hu, Ho and Yu 2026 (the paper)",
+        paper="alg. pcgrad+",
+        when="You use PCGrad with three or more objectives and want its promise to hold.",
+    )
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Every treated gradient lies in the cone and in the dual cone; Theorem 2 after normalising."""
+        return Guarantee(
+            "thm:PS-fd",
+            non_conflicting=True,
+            in_cone=True,
+            beyond_hull=True,
+            equivariant=False,
+            note="With step 1/(L |w|_1), that is the starred variant with a constant step.",
+        )
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        sweep, count, same = Sweep.start(unit.C), 0, 0
+        active = np.zeros_like(unit.C, dtype=bool)
+        while len(unit.norms) and count < _SWEEPS:
+            after = sweep_in_order(unit.C, sweep)
+            count += 1
+            # Projections by less than rounding come and go without end where gradients are opposite.
+            rounding = 1e-14 * after.coefficients.max(axis=1, keepdims=True)
+            touched = after.coefficients - sweep.coefficients > rounding
+            sweep = after
+            same = same + 1 if (touched == active).all() else 0
+            active = touched
+            if not touched.any() or same >= 8:
+                break
+        added, residual, rounds = np.zeros_like(unit.C), 0.0, 0
+        if sweep.slopes.min(initial=0.0) < 0.0:  # project what is left of the treated gradients
+            size = sweep.coefficients.max(axis=1, keepdims=True)
+            added, residual, rounds = solve_shared_qps(unit.C, sweep.coefficients / size)
+            added *= size
+        weights = _gather(unit, sweep.coefficients + added, mean=True)
+        if count == _SWEEPS:  # projected all the same, so without conflicts, but not the limit of the sweeps
+            residual = max(residual, float(added.max()))
+        return Outcome(weights, status_of(residual, unit.m), residual, count + rounds)

@@ -1,0 +1,254 @@
+"""Rules whose weights solve ``(G w)_k = (omega_k / w_k) ** beta``: power means, Nash-MTL, FairGrad, PIVRG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.aggregators.checks import as_number, as_weights
+from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.guarantees import MEAN, Guarantee
+from paretograd.solution import Status
+from paretograd.solvers.min_norm import min_norm_point
+from paretograd.solvers.power import solve_power_equation
+from paretograd.solvers.tolerance import status_of
+
+_DYNAMIC = "With step 1/(L |w|_1), that is the starred variant with a constant step."
+
+
+def _solve_logarithms(unit: UnitGramian, beta: float, omega: Array | None = None) -> tuple[Array | None, Outcome]:
+    """Logarithms of the solution, and an outcome without weights; None at a Pareto stationary point.
+
+    There the equation has no solution, and the subproblem that it comes from answers d = 0.
+    """
+    nearest = min_norm_point(unit)
+    if nearest.stationary:
+        return None, Outcome(np.zeros(unit.m), Status.STATIONARY, nearest.residual, nearest.steps)
+    log_omega = np.zeros(unit.m) if omega is None else np.log(omega)
+    found = solve_power_equation(unit.C, unit.norms, beta, log_omega)
+    status = status_of(found.residual, unit.m, amplification=max(1.0, beta))
+    return found.log_weights, Outcome(found.log_weights, status, found.residual, nearest.steps + found.steps)
+
+
+class PowerMean(Aggregator):
+    r"""The direction that maximises a power mean of the decreases (eq. pmean).
+
+    $$ d = \arg\max_d\; M_p(J d) - \tfrac12 \|d\|^2, \qquad M_p(x) = \Big(\tfrac1m \sum_k x_k^p\Big)^{1/p} $$
+
+    so that $w_k = x_k^{p-1} M_p(x)^{1-p} / m$ with $x = G w$. p = 1 is the mean, p = 0 (the geometric
+    mean) Nash-MTL up to its length, p = -1 FairGrad with alpha = 2 up to its length, p = -inf MGDA. For p < 1
+    every decrease must be non-negative; as p approaches 1 the limit is therefore DualProj, not the mean.
+
+    Args:
+        p: exponent, at most 1; ``-math.inf`` is allowed.
+    """
+
+    name = "power-mean"
+    label = "Power mean"
+    description = Description(
+        formula="w_k = x_k^(p-1) M_p(x)^(1-p) / m  with  x = G w",
+        reference="Hu, Ho and Yu 2026 (the paper)",
+        paper="eq. pmean; Theorem 4",
+        when="A dial between the mean's progress (p near 1) and MGDA's caution (p very negative).",
+    )
+
+    def __init__(self, p: float = 0.0) -> None:
+        self.p = as_number(p, "p")
+        if self.p > 1.0:
+            raise ParameterError(f"p={p:g}: the power mean is concave only for p <= 1 (-inf included)")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """|d|^2 = w'x = M_p(x) <= mean(x) = <d, grad F>, so that c = 1 (Theorem 4 alone gives 1/2)."""
+        if self.p == 1.0:
+            return Guarantee("thm:PSreg", in_hull=True, alignment=1.0, F=MEAN)
+        return Guarantee(
+            "thm:PSreg",
+            non_conflicting=True,
+            in_hull=self.p == -math.inf,
+            beyond_hull=True,
+            alignment=1.0,
+            F=MEAN,
+        )
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        m, p = unit.m, self.p
+        if p == 1.0:
+            return Outcome(np.full(m, 1.0 / m))
+        if p == -math.inf:
+            found = min_norm_point(unit)
+            status = Status.STATIONARY if found.stationary else status_of(found.residual, m)
+            return Outcome(found.weights, status, found.residual, found.steps)
+        logs, outcome = _solve_logarithms(unit, 1.0 / (1.0 - p))
+        if logs is None:
+            return outcome
+        # The equation's solution has w = x^(p-1); only the common factor M_p(x)^(1-p) / m is missing.
+        log_x = -logs / (1.0 - p)
+        if p == 0.0:
+            log_mean = float(log_x.mean())
+        else:
+            top = float((p * log_x).max())
+            log_mean = (top + math.log(np.exp(p * log_x - top).mean())) / p
+        return outcome._replace(weights=np.exp(logs + (1.0 - p) * log_mean - math.log(m)))
+
+
+class NashMTL(Aggregator):
+    r"""Nash bargaining: every objective gains the same relative to what the others could offer.
+
+    $$ G w = 1 / w, \qquad d = J^\top w $$
+
+    The equation gives $\|d\| = \sqrt m$; the original code clips it to norm one, which is the default.
+
+    Args:
+        max_norm: longest direction allowed; None for the raw solution.
+    """
+
+    name = "nash-mtl"
+    label = "Nash-MTL"
+    description = Description(
+        formula="G w = 1 / w,  d = J.T w clipped to max_norm",
+        reference="Navon et al. 2022, arXiv:2202.01017",
+        paper="appendix Nash-MTL; Table 1 (p -> 0)",
+        when="Losses on different scales: rescaling a loss does not change the direction. Prefer the starred one.",
+    )
+
+    def __init__(self, max_norm: float | None = 1.0) -> None:
+        if max_norm is not None and not as_number(max_norm, "max_norm") > 0.0:
+            raise ParameterError(f"max_norm={max_norm:g}: the longest direction must be above 0, or None for no limit")
+        self.max_norm = max_norm
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Non-conflicting, but of constant length: Theorem 1 with Gamma = |d|/|w|_1 >= gamma and c = 1."""
+        return Guarantee("thm:PS-fd", non_conflicting=True, in_cone=True, degree=0.0, note=_DYNAMIC)
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        logs, outcome = _solve_logarithms(unit, 1.0)
+        if logs is None:
+            return outcome
+        scale = 1.0 if self.max_norm is None else min(1.0, self.max_norm / math.sqrt(unit.m))
+        return outcome._replace(weights=np.exp(logs) * scale)
+
+
+class FairGrad(Aggregator):
+    r"""Alpha-fair allocation of the decreases.
+
+    $$ G w = w^{-1/\alpha}, \qquad d = J^\top w $$
+
+    alpha = 0 is the sum of the gradients, 1 Nash-MTL, 2 the harmonic mean; larger values come nearer to MGDA.
+
+    Args:
+        alpha: fairness, finite and at least 0.
+    """
+
+    name = "fairgrad"
+    label = "FairGrad"
+    description = Description(
+        formula="G w = w^(-1/alpha),  d = J.T w",
+        reference="Ban and Ji 2024, arXiv:2402.15638",
+        paper="appendix fairgrad; Table 1 (alpha = 2)",
+        when="You want to set how much the worst-off objective counts, by alpha.",
+    )
+
+    def __init__(self, alpha: float = 2.0) -> None:
+        self.alpha = as_number(alpha, "alpha")
+        if not 0.0 <= self.alpha < math.inf:
+            raise ParameterError(f"alpha={alpha:g}: fairness is a finite number >= 0 (for infinity use MGDA)")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Non-conflicting for alpha > 0; its length does not vanish at stationarity: Theorem 1."""
+        if self.alpha == 0.0:
+            return Guarantee("thm:PS-fd", in_cone=True, beyond_hull=True, alignment=1.0)
+        degree = (1.0 - self.alpha) / (1.0 + self.alpha)
+        return Guarantee("thm:PS-fd", non_conflicting=True, in_cone=True, degree=degree, note=_DYNAMIC)
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        if self.alpha == 0.0:
+            return Outcome(np.ones(unit.m))
+        logs, outcome = _solve_logarithms(unit, 1.0 / self.alpha)
+        return outcome if logs is None else outcome._replace(weights=np.exp(logs))
+
+
+class PIVRG(Aggregator):
+    r"""Performance-informed variance reduction: FairGrad with alpha = 2 and weights for objectives that lag.
+
+    $$ G w = (\omega / w)^{1/2}, \qquad d = J^\top w $$
+
+    With scores (how far each objective lags behind its single-task baseline, in percent, higher is worse),
+    $\omega = m\,\mathrm{softmax}(\text{scores} / T)$ where the temperature T is large enough that no omega
+    exceeds another by more than the factor ``bound``, and at least ``min_temperature``. Give new scores with
+    `update`, for instance after each evaluation; without scores omega is 1.
+
+    Args:
+        scores: one per objective, or None.
+        bound: largest ratio between two omegas.
+        min_temperature: lower limit of the temperature, in the scores' unit.
+    """
+
+    name = "pivrg"
+    label = "PIVRG"
+    description = Description(
+        formula="G w = (omega / w)^(1/2),  d = J.T w,  omega = m softmax(scores / T)",
+        reference="Qin, Wang and Yan 2025, CVPR ('Revisiting Fairness in Multitask Learning')",
+        paper="appendix PIVRG",
+        when="You evaluate each objective now and then, and those that lag should catch up.",
+    )
+
+    def __init__(
+        self,
+        scores: Sequence[float] | Tensor | None = None,
+        bound: float = 2.0,
+        min_temperature: float = 10.0,
+    ) -> None:
+        if not as_number(bound, "bound") > 1.0:
+            raise ParameterError(f"bound={bound:g}: the largest ratio between two omegas must be above 1")
+        if not as_number(min_temperature, "min_temperature") > 0.0:
+            raise ParameterError(f"min_temperature={min_temperature:g}: the temperature must be above 0")
+        self.bound, self.min_temperature = bound, min_temperature
+        self.omega: Array | None = None
+        if scores is not None:
+            self.update(scores)
+
+    def update(self, scores: Sequence[float] | Tensor) -> None:
+        """Set omega from new scores, one per objective; a higher score means a worse performance."""
+        values = np.asarray(scores.detach().cpu() if isinstance(scores, Tensor) else scores, dtype=np.float64)
+        if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
+            raise ParameterError(f"scores is a vector of finite numbers, one per objective; got {values.tolist()}")
+        spread = float(values.max() - values.min())
+        temperature = max(spread / math.log(self.bound), self.min_temperature)
+        raised = np.exp((values - values.max()) / temperature)
+        self.omega = len(values) * raised / raised.sum()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """As FairGrad with alpha = 2."""
+        return Guarantee(
+            "thm:PS-fd",
+            non_conflicting=True,
+            in_cone=True,
+            degree=-1.0 / 3.0,
+            equivariant=self.omega is None,
+            note=_DYNAMIC,
+        )
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        omega = None if self.omega is None else as_weights(self.omega, "scores", unit.m)
+        logs, outcome = _solve_logarithms(unit, 0.5, omega)
+        return outcome if logs is None else outcome._replace(weights=np.exp(logs))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"omega": None if self.omega is None else self.omega.tolist()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        omega = state["omega"]
+        self.omega = None if omega is None else as_weights(omega, "omega")
+
+    def __repr__(self) -> str:
+        return f"PIVRG(omega={None if self.omega is None else self.omega.round(4).tolist()})"

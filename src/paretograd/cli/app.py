@@ -1,0 +1,158 @@
+"""Commands and their arguments; the work is done in :mod:`paretograd.reports`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from paretograd import __version__
+from paretograd.cli.files import read_jacobian
+from paretograd.errors import InputError, ParetogradError
+from paretograd.reports import export, tables
+from paretograd.reports.compare import compare as run_comparison
+from paretograd.reports.roster import Parameter, build, roster
+
+app = typer.Typer(
+    name="paretograd",
+    help="Train on several objectives at once: see which aggregation rules there are, what each one promises, and "
+    "what they make of your gradients.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Format(StrEnum):
+    """How a comparison is printed."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    CSV = "csv"
+    JSON = "json"
+
+
+Parameters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--param",
+        metavar="KEY=VALUE",
+        help="Set a parameter of every rule that takes it (c=0.4, eps=0.2, preference=1,2,1), or of one rule "
+        "(cagrad.c=0.4). Repeat it for several.",
+    ),
+]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"paretograd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("list")
+def list_rules() -> None:
+    """Which rules are there, and what does each one promise?"""
+    from paretograd.aggregators.registry import names
+
+    _console().print(tables.rules_table(build(name) for name in names()))
+
+
+@app.command()
+def explain(
+    name: Annotated[str, typer.Argument(help="A rule's name, such as mgda or capped-mgda; 'upgrad*' is normalized.")],
+    param: Parameters = None,
+) -> None:
+    """What does a rule compute, what is proven about it, and when should I use it?"""
+    with _errors_in_words():
+        rule = build(name, [Parameter.parse(written) for written in param or []])
+        _console().print(tables.explanation(rule))
+
+
+@app.command()
+def compare(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="Your gradients, one per row: a csv (commas or blanks, # comments, a header if you like) or an npy "
+            "file; - for standard input; the word 'example' for the one that comes with paretograd.",
+        ),
+    ],
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.png", help="Draw gradients, cone, dual cone and directions to this png, pdf or svg file."
+        ),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only these rules, separated by commas: mgda,upgrad*")
+    ] = None,
+    stars: Annotated[bool, typer.Option("--stars", help="Add the normalized variants, too.")] = False,
+    param: Parameters = None,
+    form: Annotated[Format, typer.Option("--format", help="How to print the comparison.")] = Format.TABLE,
+    as_json: Annotated[bool, typer.Option("--json", help="Short for --format json.")] = False,
+) -> None:
+    """What do the rules make of my gradients? Who goes up, who goes down, and how far is it to stationarity?
+
+    Random rules draw with seed 0, so that the answer stays the same; --param seed=1 draws anew.
+    """
+    with _errors_in_words():
+        if plot is not None:
+            from paretograd.reports import figures
+
+            figures.check_target(plot)  # before any work: a wrong suffix or a missing matplotlib
+        parameters = [Parameter.parse(written) for written in param or []]
+        jacobian = read_jacobian(file)
+        chosen = _split(only) if only is not None else None
+        comparison = run_comparison(jacobian, roster(len(jacobian), chosen, parameters, stars))
+        figure = figures.draw(comparison) if plot is not None else None
+        form = Format.JSON if as_json else form
+        if form is Format.TABLE:
+            _console().print(tables.comparison_report(comparison))
+        else:
+            writers = {Format.JSON: export.to_json, Format.CSV: export.to_csv, Format.MARKDOWN: export.to_markdown}
+            typer.echo(writers[form](comparison))
+        if plot is not None and figure is not None:
+            figures.save(figure, plot)
+            # Beside the data, which stays clean for the next program.
+            typer.echo(f"\nThe picture is in {plot}", err=form is not Format.TABLE)
+
+
+def _split(names: str) -> list[str]:
+    chosen = [name for name in (part.strip() for part in names.split(",")) if name]
+    if not chosen:
+        raise InputError("--only is empty; name at least one rule, such as --only mgda,upgrad")
+    return chosen
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 120  # a file or a pipe has no width of its own; 80 would fold the tables
+    return console
+
+
+@contextmanager
+def _errors_in_words() -> Iterator[None]:
+    """Print the library's own errors as one message and exit with 2; any other is a bug and keeps its traceback."""
+    try:
+        yield
+    except ParetogradError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None

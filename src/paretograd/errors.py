@@ -1,0 +1,65 @@
+"""Every exception the library raises on purpose.
+
+Each message says what was given, what is allowed and what to do. The tree::
+
+    ParetogradError
+    |-- InputError (also a ValueError)
+    |   |-- ShapeError               a Jacobian, Gramian or weight vector of the wrong shape
+    |   |-- NonFiniteGradientError   NaN or infinity; ``.objectives`` lists the rows at fault
+    |   |-- NotAGramianError         not symmetric, or not positive semidefinite
+    |   |-- ParameterError           a parameter outside its range (p > 1, alpha < 0, ...)
+    |   |   `-- InfeasibleCapError   a cap below 1/m
+    |   `-- UnknownNameError         no aggregator of that name
+    |-- DTypeError (also a TypeError)          not a floating-point tensor
+    `-- MissingExtraError (also an ImportError) an optional dependency is not installed
+"""
+
+from collections.abc import Sequence
+
+
+class ParetogradError(Exception):
+    """Root of the tree: ``except ParetogradError`` catches all that this library raises on purpose."""
+
+
+class InputError(ParetogradError, ValueError):
+    """A value that the call cannot accept."""
+
+
+class ShapeError(InputError):
+    """A tensor of the wrong shape."""
+
+
+class NonFiniteGradientError(InputError):
+    """NaN or infinity in the gradient of some objectives, whose row numbers are in ``objectives``."""
+
+    def __init__(self, objectives: Sequence[int], what: str = "gradient") -> None:
+        self.objectives = list(objectives)
+        rows = ", ".join(map(str, self.objectives[:8])) + (", ..." if len(self.objectives) > 8 else "")
+        super().__init__(
+            f"the {what} of objective {rows} holds NaN or infinity; every entry must be finite. Nothing was "
+            "changed. Check that objective's loss, lower the learning rate, or skip this step"
+        )
+
+
+class NotAGramianError(InputError):
+    """A matrix that is no Gramian: not symmetric, or not positive semidefinite."""
+
+
+class ParameterError(InputError):
+    """A parameter outside the range in which the method is defined."""
+
+
+class InfeasibleCapError(ParameterError):
+    """A cap so small that no weights below it sum to one."""
+
+
+class UnknownNameError(InputError):
+    """A name that the registry does not hold."""
+
+
+class DTypeError(ParetogradError, TypeError):
+    """Something that is not a floating-point tensor."""
+
+
+class MissingExtraError(ParetogradError, ImportError):
+    """An optional dependency that is not installed."""

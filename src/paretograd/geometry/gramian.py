@@ -1,0 +1,235 @@
+"""Jacobian to Gramian, and a Gramian to the scale-free form that every solver works on."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paretograd.errors import DTypeError, InputError, NonFiniteGradientError, NotAGramianError, ShapeError
+
+Array = NDArray[np.float64]
+
+#: Columns converted to float64 at a time, so that a large Jacobian is never copied whole.
+_CHUNK = 1 << 20
+
+#: Dtypes whose tensors numpy reads without a copy.
+_NUMPY = (torch.float64, torch.float32)
+
+#: Squared norms below this are too close to float64's smallest numbers to keep their digits: zero rows.
+_ZERO = 1e-280
+
+
+def check_jacobian(jacobian: Tensor) -> None:
+    """Raise unless ``jacobian`` is a floating-point tensor of shape ``(..., m, n)`` with m, n >= 1."""
+    check_floating(jacobian, "a Jacobian")
+    if jacobian.ndim < 2 or 0 in jacobian.shape[-2:]:
+        raise ShapeError(
+            f"a Jacobian has shape (..., m, n), one row per objective, m >= 1 and n >= 1; "
+            f"got {tuple(jacobian.shape)}. Stack the flattened gradients with torch.stack"
+        )
+
+
+def gramian(jacobian: Tensor) -> Tensor:
+    """The Gramian ``G = J @ J.T``, shape ``(..., m, m)``, accumulated and returned in float64.
+
+    Rows of float16 or float32 gradients are multiplied exactly in float64, so that neither gradients of
+    norm 1e-15 underflow nor those of norm 1e15 overflow.
+
+    Args:
+        jacobian: shape ``(..., m, n)``, one row per objective, any floating dtype.
+    """
+    check_jacobian(jacobian)
+    J = jacobian.detach()
+    parts = (chunk.to(torch.float64) for chunk in torch.split(J, _CHUNK, dim=-1))
+    G = sum((part @ part.mT for part in parts), start=torch.zeros((), dtype=torch.float64, device=J.device))
+    if not bool(torch.isfinite(G).all()):
+        bad = ~torch.isfinite(J).all(dim=-1)
+        rows = bad.reshape(-1, J.shape[-2]).any(dim=0).nonzero().flatten().tolist()
+        if not rows:
+            raise InputError(
+                f"gradients of norm {float(J.double().abs().max()):.1e} and more overflow float64 when squared; "
+                "norms up to 1e150 are allowed. Divide the losses by a constant"
+            )
+        raise NonFiniteGradientError(rows)
+    return G
+
+
+def combine(weights: Tensor, jacobian: Tensor) -> Tensor:
+    """The direction ``d = J.T @ w``, shape ``(..., n)``, summed in float64, in the Jacobian's dtype."""
+    J = jacobian.detach()
+    w = weights.to(dtype=torch.float64, device=J.device).unsqueeze(-2)
+    parts = [(w @ chunk.to(torch.float64)).squeeze(-2).to(J.dtype) for chunk in torch.split(J, _CHUNK, dim=-1)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+def check_gramian(G: Tensor) -> None:
+    """Raise unless ``G`` is a floating-point tensor of shape ``(..., m, m)`` with m >= 1."""
+    check_floating(G, "a Gramian")
+    shape = G.shape
+    if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] == 0:
+        raise ShapeError(
+            f"a Gramian has shape (..., m, m) with m >= 1; got {tuple(shape)}. "
+            "From a Jacobian J of shape (m, n), pass paretograd.gramian(J)"
+        )
+
+
+def check_finite_gramian(G: Tensor) -> NDArray[np.floating[Any]]:
+    """Check a Gramian for a rule that looks at nothing but m: read without a copy to float64 where possible."""
+    check_gramian(G)
+    direct = G.is_cpu and G.dtype in _NUMPY and not G.requires_grad
+    array = G.numpy() if direct else as_array(G)
+    check_finite(array)
+    return array
+
+
+def as_array(tensor: Tensor) -> Array:
+    """The values as a float64 numpy array on the CPU (shared with a float64 CPU tensor: never write to it)."""
+    if not tensor.is_cpu or tensor.requires_grad:
+        tensor = tensor.detach().cpu()
+    if tensor.dtype is torch.bfloat16:  # numpy has no such type
+        tensor = tensor.to(torch.float64)
+    return np.asarray(tensor.numpy(), dtype=np.float64)
+
+
+def check_finite(G: NDArray[np.floating[Any]]) -> None:
+    """Raise with the objectives at fault if Gramians, shape ``(..., m, m)``, hold NaN or infinity."""
+    flat = G.ravel()
+    if math.isfinite(flat.dot(flat)):
+        return
+    finite = np.isfinite(G)
+    if finite.all():
+        return  # only the sum of squares overflowed
+    finite = finite.reshape(-1, *G.shape[-2:]).all(axis=0)
+    bad = np.flatnonzero(~finite.diagonal())
+    if not len(bad):
+        bad = np.flatnonzero(~finite.all(axis=1))
+    raise NonFiniteGradientError(bad.tolist())
+
+
+class UnitGramian(NamedTuple):
+    """A Gramian split into directions and lengths: ``G = diag(norms) C diag(norms)``.
+
+    Solvers work on C, whose diagonal is one, so that their tolerances mean the same for gradients of
+    every scale, and rows of very different norms lose no digits.
+
+    Attributes:
+        C: cosines between the non-zero gradients, shape ``(k, k)``.
+        norms: norms of the non-zero gradients, shape ``(k,)``.
+        live: row numbers of the non-zero gradients, or None where all m are.
+        m: number of objectives.
+        eps: relative rounding error of the entries, from the dtype that the Gramian came in.
+    """
+
+    C: Array
+    norms: Array
+    live: NDArray[np.intp] | None
+    m: int
+    eps: float
+
+    @property
+    def has_zero_row(self) -> bool:
+        """Whether some gradient is zero, which makes the point Pareto stationary at once."""
+        return self.live is not None
+
+    def expand(self, values: Array, fill: float = 0.0) -> Array:
+        """Put values of the non-zero rows (last axis) back among all m rows."""
+        if self.live is None:
+            return values
+        full = np.full((*values.shape[:-1], self.m), fill)
+        full[..., self.live] = values
+        return full
+
+    def nearest_semidefinite(self) -> UnitGramian | None:
+        """The cosines without their negative eigenvalues, or None where all are non-negative to float64.
+
+        Rounding to float32 or bfloat16 can make a singular Gramian slightly indefinite; more is an error.
+        """
+        values, vectors = np.linalg.eigh(self.C)
+        if values[0] >= -1e-15 * len(values):
+            return None
+        if values[0] < -len(values) * (1e-9 + 8.0 * self.eps):
+            raise NotAGramianError(
+                f"not positive semidefinite: for rows of norm 1 the smallest eigenvalue is {values[0]:.2g}. "
+                "Compute the Gramian as J @ J.T in one dtype"
+            )
+        C = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        lengths = np.sqrt(C.diagonal())
+        C /= lengths * lengths[:, None]
+        return self._replace(C=0.5 * (C + C.T))
+
+    def restrict(self, values: Array) -> Array:
+        """The entries (last axis) that belong to the non-zero rows."""
+        return values if self.live is None else values[..., self.live]
+
+
+def unit_gramian(G: Array, eps: float) -> UnitGramian:
+    """Check a Gramian of shape ``(m, m)`` and split it into cosines and norms.
+
+    Args:
+        G: the Gramian in float64.
+        eps: machine epsilon of the dtype that it came in: what a Gramian may deviate from symmetry and
+            positive semidefiniteness by.
+    """
+    m = G.shape[0]
+    check_finite(G)
+    squares = G.diagonal()
+    smallest = squares[squares.argmin()]
+    if smallest < 0.0:
+        k = int(squares.argmin())
+        raise NotAGramianError(
+            f"the diagonal of a Gramian holds squared norms and cannot be negative; G[{k}, {k}] = {squares[k]:g}"
+        )
+    norms = np.sqrt(squares)
+    live = None
+    if smallest < _ZERO:
+        zero = squares < _ZERO
+        live = np.flatnonzero(~zero)
+        if np.abs(G[zero]).max() > 2.0 * _ZERO**0.5 * norms.max():
+            raise NotAGramianError("a row whose diagonal entry is zero must be zero; this matrix has another")
+        G, norms = G[np.ix_(live, live)], norms[live]
+    if not len(norms):
+        return UnitGramian(G, norms, live, m, eps)
+    inverse = 1.0 / norms
+    C = G * inverse
+    C *= inverse[:, None]
+    return UnitGramian(_symmetric_cosines(C, eps), norms, live, m, eps)
+
+
+def _symmetric_cosines(C: Array, eps: float) -> Array:
+    # Entries of a computed Gramian are off by a few rounding errors of |g_i||g_j|; more is a wrong matrix.
+    m = len(C)
+    slack = 1e-6 + 64.0 * eps
+    S = C + C.T
+    S *= 0.5
+    # |C|^2 = |S|^2 + |skew part|^2: cheaper than the skew part itself.
+    flat, even = C.ravel(), S.ravel()
+    skew = float(flat.dot(flat) - even.dot(even))
+    if skew > m * m * slack * slack:
+        raise NotAGramianError(
+            f"a Gramian is symmetric; this matrix is off by {math.sqrt(skew):.2g} of the norms on its diagonal. "
+            "From a Jacobian J of shape (m, n), pass paretograd.gramian(J)"
+        )
+    largest = max(float(even[even.argmax()]), -float(even[even.argmin()]))
+    if largest > 1.0 + slack:
+        i, j = np.unravel_index(int(np.abs(S).argmax()), S.shape)
+        raise NotAGramianError(
+            f"not positive semidefinite: |G[{i}, {j}]| exceeds sqrt(G[{i}, {i}] * G[{j}, {j}]) by the factor "
+            f"{largest:.3g}. Compute the Gramian as J @ J.T in one dtype"
+        )
+    if largest > 1.0:
+        np.clip(S, -1.0, 1.0, out=S)
+    even[:: m + 1] = 1.0
+    return S
+
+
+def check_floating(tensor: object, what: str) -> None:
+    """Raise unless ``tensor`` is a floating-point tensor."""
+    if not isinstance(tensor, Tensor):
+        raise DTypeError(f"{what} is a torch.Tensor; got {type(tensor).__name__}. Convert it with torch.as_tensor")
+    if not tensor.is_floating_point():
+        raise DTypeError(f"{what} has a floating-point dtype; got {tensor.dtype}. Convert it with .float()")

@@ -1,0 +1,132 @@
+"""The paper's theorems as data, and what each aggregation rule promises by them.
+
+A `Guarantee` is not prose: the tests read it and check every property it claims.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Result:
+    """A theorem, corollary or proposition: what it needs and what it says."""
+
+    label: str
+    name: str
+    hypotheses: tuple[str, ...]
+    conclusion: str
+
+
+RESULTS: dict[str, Result] = {
+    result.label: result
+    for result in (
+        Result(
+            "thm:PS-fd",
+            "Theorem 1 (sufficient alignment)",
+            ("F >= 0 is L-smooth", "<d, grad F> >= c Gamma |d| with c > 0", "step c Gamma / (L |d|)"),
+            "sum_t Gamma_t^2 <= 2 L F(w_0) / c^2, so min_t Gamma_t = O(1/sqrt(T))",
+        ),
+        Result(
+            "thm:PS-cvx",
+            "Corollary 1 (condition (A) in the convex hull)",
+            (
+                "F >= 0 is L-smooth",
+                "d in the convex hull of the gradients",
+                "(A): <d, grad F> >= c |d|^2",
+                "step c / L",
+            ),
+            "min_t gamma(w_t) <= sqrt(2 L F(w_0) / (c^2 T))",
+        ),
+        Result(
+            "thm:cvg_nonconflict",
+            "Theorem 2 (non-conflicting directions)",
+            ("d in the convex hull of the gradients", "<d, g_k> >= 0 for every k"),
+            "(A) holds with c = 1 and F = sum_k f_k, hence Corollary 1",
+        ),
+        Result(
+            "prop:PS_proj",
+            "Proposition 1 (projection onto the dual cone)",
+            ("q = J.T u with u >= 0", "d = the projection of q onto {d : J d >= 0}"),
+            "d = J.T v is non-conflicting, with v >= u >= 0 and so |v|_1 >= |u|_1",
+        ),
+        Result(
+            "thm:PS_proj_cvg",
+            "Corollary 2 (projected directions)",
+            ("q in the convex hull of the gradients", "d = the projection of q onto the dual cone"),
+            "(A) holds with c >= 1 and F = sum_k f_k, hence Corollary 1",
+        ),
+        Result(
+            "thm:PScvx-fun",
+            "Theorem 3 (monotone descent, convex objectives)",
+            ("every f_k is L-smooth and convex", "d in the convex hull of the gradients", "step <= 1/L", "f decreases"),
+            "<lambda, f(w_t) - f(w)> <= |w_0 - w|^2 / (2 step t) for some lambda in the simplex",
+        ),
+        Result(
+            "thm:PSreg",
+            "Theorem 4 (directions from a subproblem in s and r)",
+            ("s decreasing and convex, s(0) = 0", "r increasing and convex, r(0) = 0, r(rho) >= rho^2 / 2"),
+            "d in the cone; (A) holds with c = beta |lambda|_1 / 2 and F = <-grad s(0), f>",
+        ),
+    )
+}
+
+SUM = "sum_k f_k"
+MEAN = "mean_k f_k"
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What a rule promises for every Jacobian.
+
+    Attributes:
+        theorem: label of the most specific result of the paper that covers the rule, or None.
+        non_conflicting: ``<d, g_k> >= 0`` for every objective.
+        in_cone: the weights are non-negative.
+        in_hull: the weights are non-negative and sum to one.
+        beyond_hull: the weights are non-negative and sum to at least one, so that ``|d| >= gamma``.
+        alignment: the constant c of condition (A), ``<d, grad F> >= c |d|^2``; None if there is none.
+        F: the surrogate function of condition (A).
+        degree: ``A(t J) = t ** degree * A(J)`` for t > 0.
+        equivariant: permuting the objectives does not change the direction.
+        note: what the promise depends on, in words.
+    """
+
+    theorem: str | None = None
+    non_conflicting: bool = False
+    in_cone: bool = False
+    in_hull: bool = False
+    beyond_hull: bool = False
+    alignment: float | None = None
+    F: str = SUM
+    degree: float = 1.0
+    equivariant: bool = True
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.in_hull and not self.beyond_hull:
+            object.__setattr__(self, "beyond_hull", True)
+        if self.beyond_hull and not self.in_cone:
+            object.__setattr__(self, "in_cone", True)
+
+    @property
+    def result(self) -> Result | None:
+        """The theorem itself."""
+        return RESULTS[self.theorem] if self.theorem is not None else None
+
+    @property
+    def rate(self) -> str:
+        """The promised rate of convergence to Pareto stationarity, or a dash."""
+        return "min gamma = O(1/sqrt(T))" if self.theorem is not None else "-"
+
+    def normalized(self) -> Guarantee:
+        """The promise of the starred variant, whose weights are divided by the sum of their magnitudes."""
+        if not self.in_cone:
+            return replace(self, degree=1.0, theorem=None, alignment=None)
+        starred = replace(self, degree=1.0, in_hull=True, beyond_hull=True, note="")
+        if self.non_conflicting:
+            return replace(starred, theorem="thm:cvg_nonconflict", alignment=1.0, F=SUM)
+        if self.alignment is not None and self.beyond_hull:
+            # <d/s, grad F> >= c |d|^2 / s = c s |d/s|^2, and s = |w|_1 >= 1
+            return replace(starred, theorem="thm:PS-cvx")
+        return replace(starred, theorem=None, alignment=None)

@@ -1,0 +1,1 @@
+"""What the command line shows: tables, explanations and pictures. Needs the extras ``cli`` and ``plot``."""

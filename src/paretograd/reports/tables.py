@@ -1,0 +1,124 @@
+"""What the commands print in a terminal, with rich."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from paretograd.aggregators.base import Aggregator
+from paretograd.reports import words
+from paretograd.reports.compare import Comparison
+from paretograd.reports.explain import Section, explain
+from paretograd.solution import Status
+
+#: Gradients are listed one by one up to this many.
+_LISTED = 8
+
+
+def rules_table(rules: Iterable[Aggregator]) -> Group:
+    """Every rule with what the theory promises about it."""
+    table = _table(("name", "left"), ("in the paper", "left"), ("guarantee", "left"))
+    for heading in ("non-\nconflicting", "hull", "c"):
+        table.add_column(heading, justify="center")
+    for rule in rules:
+        promise = rule.guarantee
+        theorem = promise.result.name if promise.result is not None else "-"
+        table.add_row(
+            Text(rule.name, style="bold"),
+            Text(rule.label),
+            Text(theorem),
+            _flag(promise.non_conflicting),
+            _flag(promise.in_hull),
+            words.number(promise.alignment),
+        )
+    notes = [
+        "non-conflicting: no objective goes up, for any gradients. hull: d is a weighted average of the gradients. "
+        "c: the constant of condition (A), <d, grad F> >= c |d|^2.",
+        "A star asks for the normalized variant, whose weights are divided by the sum of their magnitudes: "
+        "upgrad*, nash-mtl*. In a shell, quote it: 'upgrad*'.",
+        "Next: paretograd explain NAME, or paretograd compare example",
+    ]
+    return Group(table, Text(""), *(Text(note) for note in notes))
+
+
+def explanation(rule: Aggregator) -> Group:
+    """One rule in full."""
+    title = Text.assemble((rule.label, "bold"), f"   {rule.name}   ", (repr(rule), "dim"))
+    return Group(title, *(_section(section) for section in explain(rule)))
+
+
+def comparison_report(comparison: Comparison) -> Group:
+    """The gradients, the table of the rules, and how to read it."""
+    parts: list[RenderableType] = [Text(words.headline(comparison), style="bold")]
+    if comparison.m <= _LISTED:
+        parts.append(_gradients_table(comparison))
+    else:
+        low, high = float(comparison.norms.min()), float(comparison.norms.max())
+        parts.append(Text(f"gradient norms from {words.number(low)} to {words.number(high)}"))
+    parts.append(_comparison_table(comparison))
+    legend = (
+        "worst: min_k cos(d, g_k), below 0 where some objective goes up.  hull: whether d is a weighted average of the "
+        "gradients.  c: <d, sum_k g_k> / |d|^2, above 0 for condition (A).  "
+        "Objectives are numbered from 0, in the order of the rows."
+    )
+    parts.append(Text(f"{legend}  {words.settings(comparison)}".rstrip(), style="dim"))
+    parts += [Text(sentence) for sentence in words.findings(comparison)]
+    return Group(*_spaced(parts))
+
+
+def _gradients_table(comparison: Comparison) -> Table:
+    table = _table(("objective", "right"), ("|g|", "right"))
+    for k in range(comparison.m):
+        table.add_column(f"cos {k}", justify="right")
+    for k, (norm, cosines) in enumerate(zip(comparison.norms, comparison.cosines, strict=True)):
+        shown = [Text(f"{value:.2f}", style="red" if value < 0.0 else "") for value in cosines.tolist()]
+        table.add_row(str(k), words.number(float(norm)), *shown)
+    return table
+
+
+def _comparison_table(comparison: Comparison) -> Table:
+    odd = any(row.status is not Status.OPTIMAL for row in comparison.rows)
+    table = _table(("rule", "left"), ("|d|", "right"), ("worst", "right"), ("conflicts", "left"), ("hull", "left"))
+    table.add_column("c", justify="right")
+    table.add_column("weights" + (f" (first {words.SHOWN_WEIGHTS})" if comparison.m > words.SHOWN_WEIGHTS else ""))
+    if odd:
+        table.add_column("status")
+    for row in comparison.rows:
+        cells = [
+            Text(row.label, style="bold"),
+            Text(words.number(row.norm)),
+            Text(words.cosine(row.worst_cosine), style="red" if row.conflicts else ""),
+            Text(words.objectives(row.conflicts), style="red" if row.conflicts else "dim"),
+            Text(words.yes_no(row.certificate.in_hull)),
+            Text(words.number(row.alignment)),
+            Text(words.weights(row)),
+        ]
+        if odd:
+            cells.append(Text("" if row.status is Status.OPTIMAL else row.status.name.lower(), style="yellow"))
+        table.add_row(*cells)
+    return table
+
+
+def _section(section: Section) -> RenderableType:
+    lines = [Padding(Text(line), (0, 0, 0, 2), expand=False) for line in section.lines]
+    return Group(Text(""), Text(section.heading, style="bold cyan"), *lines)
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold cyan")
+    for heading, justify in columns:
+        table.add_column(heading, justify="right" if justify == "right" else "left", overflow="fold")
+    return table
+
+
+def _flag(value: bool) -> Text:
+    return Text(words.yes_no(value), style="green" if value else "dim")
+
+
+def _spaced(parts: Sequence[RenderableType]) -> list[RenderableType]:
+    return [piece for part in parts for piece in (part, Text(""))][:-1]

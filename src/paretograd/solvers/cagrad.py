@@ -1,0 +1,109 @@
+"""CAGrad's direction: the best worst-case decrease within a ball around a reference gradient."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.solvers.dual_cone import Projection, project_dual_cone
+from paretograd.solvers.lapack import solve_spd
+from paretograd.solvers.min_norm import min_norm_point
+from paretograd.solvers.nonneg_qp import NonnegSolution, least_distance, solve_nonneg_qp
+
+
+def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
+    """Maximise ``min_k <d, g_k>`` over ``|d - g0| <= c |g0|`` with ``g0 = J.T u``; d = J.T weights.
+
+    For a level t, the point of ``{d : J d >= t}`` nearest to g0 is ``g0 + J.T a`` with ``a >= 0`` from the same
+    quadratic program as a projection onto the dual cone. Its distance from g0 grows with t, and where the
+    support of a stays the same its square is a quadratic in t: so the largest level within the ball is found
+    by solving that quadratic, a few times, exactly.
+
+    At a Pareto stationary point no level above 0 exists; if level 0 lies within the ball, its nearest point,
+    the projection of g0 onto the dual cone, is the answer.
+    """
+    at_zero = project_dual_cone(unit, u)
+    if c == 0.0 or not len(unit.norms):
+        return Projection(np.asarray(u, dtype=np.float64), 0.0, 0)
+    C, norms = unit.C, unit.norms
+    top = float(norms.max())
+    pull = unit.restrict(u) * (norms / top)  # weights of the unit gradients in g0 / top
+    base = C @ pull
+    radius = c * math.sqrt(max(float(pull @ base), 0.0))
+    moved = (unit.restrict(at_zero.weights - u)) * (norms / top)
+    distance_at_zero = math.sqrt(max(float(moved @ C @ moved), 0.0))
+    if radius == 0.0:
+        return at_zero
+    tilt = norms.min() / norms  # level t asks for <d, unit g_k> >= t * tilt_k
+    nearest = min_norm_point(unit)
+    if distance_at_zero <= radius:
+        if nearest.stationary:
+            return at_zero
+        gamma = math.sqrt(_square(unit, nearest.weights)) / float(norms.min())
+        low, high = 0.0, 2.0 * (1.0 + c) / c * radius * gamma
+    else:
+        low, high = float((base / tilt).min()), 0.0
+    solution, steps = _best_level(C, base, tilt, radius, low, high)
+    weights = u + unit.expand(solution.a * (top / norms))
+    return Projection(weights, solution.residual, at_zero.steps + nearest.steps + steps)
+
+
+def _best_level(
+    C: Array, base: Array, tilt: Array, radius: float, low: float, high: float
+) -> tuple[NonnegSolution, int]:
+    """The solution at the largest level t in [low, high] whose distance is at most the radius."""
+    level, steps, free = 0.5 * (low + high), 0, None
+    best: NonnegSolution | None = None
+    best_error = np.inf
+    for _ in range(100):
+        q = base - level * tilt
+        solution = solve_nonneg_qp(C, q, partial(least_distance, C, q), free=free)
+        steps += solution.steps
+        a = solution.a
+        free = a > 0.0
+        # On this support a = level * p - s, so that |J.T a|^2 = A t^2 - 2 B t + D.
+        right = level * tilt - base
+        distance = math.sqrt(max(float(a @ right), 0.0))
+        error = abs(distance - radius) / radius
+        if error < best_error:
+            best, best_error = solution, error
+        if distance <= radius:
+            low = max(low, level)
+        else:
+            high = min(high, level)
+        if error < 4e-16 or high - low <= 4e-16 * max(abs(low), abs(high)):
+            break
+        step = _quadratic_step(C, tilt, a, free, distance, radius)
+        candidate = level + step if step is not None else np.nan
+        if not low < candidate < high:
+            candidate = 0.5 * (low + high)
+        if candidate == level:
+            break
+        level = candidate
+    assert best is not None
+    return best, steps
+
+
+def _quadratic_step(
+    C: Array, tilt: Array, a: Array, free: NDArray[np.bool_], distance: float, radius: float
+) -> float | None:
+    """How far to move the level so that the distance becomes the radius, the support staying the same."""
+    rows = np.flatnonzero(free)
+    if not len(rows):
+        return None
+    p = solve_spd(C[np.ix_(rows, rows)], tilt[rows])
+    if p is None:
+        return None
+    A, slope = float(p @ tilt[rows]), float(a[rows] @ tilt[rows])  # |a + s p|^2 = A s^2 + 2 slope s + distance^2
+    gap = (distance - radius) * (distance + radius)
+    root = slope * slope - A * gap
+    return -gap / (slope + math.sqrt(root)) if root >= 0.0 and slope + math.sqrt(root) > 0.0 else None
+
+
+def _square(unit: UnitGramian, weights: Array) -> float:
+    scaled = unit.restrict(weights) * unit.norms
+    return max(float(scaled @ unit.C @ scaled), 0.0)

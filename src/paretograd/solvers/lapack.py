@@ -1,0 +1,61 @@
+"""Small dense linear algebra with the least overhead: LAPACK through scipy, imported at the first solve.
+
+Importing ``scipy.linalg`` takes a quarter of a second, which a user who only imports the package should not pay.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from paretograd.geometry.gramian import Array
+
+#: A Cholesky pivot is a squared distance between a unit gradient and the span of those before it. Below
+#: this square it is mostly rounding (1e-16 times the growth over m steps): the matrix counts as singular.
+SINGULAR = 1e-11
+
+
+@cache
+def _lapack() -> Any:
+    from scipy.linalg import lapack
+
+    return lapack
+
+
+def solve_spd(A: Array, b: Array) -> Array | None:
+    """Solve ``A x = b`` for a positive definite A with a diagonal near one, overwriting A; None where A is singular."""
+    # A.T is what LAPACK calls column-major: no copy is made, and A, a temporary of the caller, is overwritten.
+    factor, x, info = _lapack().dposv(A.T, b, lower=1, overwrite_a=1)
+    if info != 0 or factor.diagonal().min() ** 2 < SINGULAR:
+        return None
+    return x  # type: ignore[no-any-return]
+
+
+def spd_solver() -> Any:
+    """LAPACK's own ``dposv``, for loops in which every microsecond counts."""
+    return _lapack().dposv
+
+
+def solve_scaled_spd(A: Array, b: Array) -> Array:
+    """Solve ``A x = b`` for a positive definite A whose diagonal may range over hundreds of decades."""
+    scale = 1.0 / np.sqrt(A.diagonal())
+    S = A * scale
+    S *= scale[:, None]
+    _, y, info = _lapack().dposv(S, b * scale, lower=1)
+    if info != 0:  # positive definite but for rounding: shift the unit diagonal by just that
+        S.ravel()[:: len(b) + 1] += 1e-13
+        _, y, info = _lapack().dposv(S, b * scale, lower=1)
+    return y * scale  # type: ignore[no-any-return]
+
+
+def solve_psd(A: Array, b: Array, cutoff: float) -> Array:
+    """The least-norm least-squares solution of ``A x = b`` for a positive semidefinite A.
+
+    Eigenvalues below ``cutoff`` times the largest count as zero.
+    """
+    values, vectors = np.linalg.eigh(A)
+    keep = values > cutoff * values[-1]
+    V = vectors[:, keep]
+    return np.asarray(V @ ((V.T @ b) / values[keep]))

@@ -1,0 +1,127 @@
+"""The equation behind power means, Nash-MTL, FairGrad and PIVRG: ``(G w)_k = (omega_k / w_k) ** beta``.
+
+It is the optimality condition of a strictly convex function of w > 0 (for Nash-MTL, beta = 1 and omega = 1,
+of ``w'Gw/2 - sum log w``). We solve it as an interior-point method would, with the slopes as unknowns of their
+own. For unit gradients with cosines C, and kappa absorbing omega and the norms::
+
+    x = C w                            linear
+    beta log w + log x = log kappa     w and x positive, one large where the other is small
+
+Newton's method on this pair takes one Cholesky factorisation a step and keeps w and x positive. From beta = 1,
+where five steps do at any scale, beta moves to its value by factors of four: so beta near 0 (almost MGDA, most
+weights vanish) and beta far above 1 (almost the mean) are no harder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from paretograd.geometry.gramian import Array
+from paretograd.solvers.lapack import solve_scaled_spd
+
+#: Logarithms are kept above this: exp(-690) is near the smallest positive float64, a weight of zero in effect.
+_FLOOR = -690.0
+
+
+class PowerSolution(NamedTuple):
+    """Logarithms of the weights, and the largest error of the equation relative to the terms it sums."""
+
+    log_weights: Array
+    residual: float
+    steps: int
+
+
+@dataclass
+class _Iterate:
+    z: Array  # log w
+    v: Array  # log x
+    error: float = np.inf
+
+
+def solve_power_equation(C: Array, norms: Array, beta: float, log_omega: Array) -> PowerSolution:
+    """Solve ``(G w)_k = (omega_k / w_k) ** beta`` for w > 0, ``G = diag(norms) C diag(norms)``.
+
+    There is a solution exactly where the point is not Pareto stationary (the caller checks).
+
+    Args:
+        C: cosines of the gradients, shape ``(m, m)``.
+        norms: their norms, shape ``(m,)``.
+        beta: the exponent, positive.
+        log_omega: logarithms of omega, shape ``(m,)``.
+    """
+    log_norms = np.log(norms)
+    magnitude = np.abs(C)
+    iterate = _Iterate(np.zeros(len(C)), np.zeros(len(C)))
+    current, offset, steps = 1.0, 0.0, 0
+    while True:
+        # With w = u / norms the equation reads C u = kappa u^(-beta). A common factor of u is divided out,
+        # so that w and x stay of order one.
+        log_kappa = current * log_omega + (current - 1.0) * log_norms
+        shift = float((log_kappa / (1.0 + current)).max())
+        iterate.z += offset - shift
+        iterate.v += offset - shift
+        offset = shift
+        target = log_kappa - (1.0 + current) * shift
+        last = current == beta
+        # The equation amplifies the rounding of log w by beta.
+        goal = 1e-15 * max(1.0, beta) if last else 1e-2
+        iterate, used = _newton(C, magnitude, current, target, iterate, goal)
+        steps += used
+        if last:
+            return PowerSolution(iterate.z + shift - log_norms, iterate.error, steps)
+        current = max(beta, current / 4.0) if beta < current else min(beta, current * 4.0)
+
+
+def _newton(
+    C: Array, magnitude: Array, beta: float, target: Array, start: _Iterate, goal: float
+) -> tuple[_Iterate, int]:
+    """Newton steps on (log w, log x) until the equation's error is below ``goal`` or stops falling."""
+    z, v = start.z, start.v
+    best, stalled, steps = _Iterate(z, v), 0, 0
+    diagonal = slice(None, None, len(z) + 1)
+    while steps < 400:
+        steps += 1
+        w, x = np.exp(z), np.exp(v)
+        gap = x - C @ w
+        miss = target - beta * z - v
+        # Relative changes dw = w xi, dx = x eta:  C dw - dx = gap,  beta xi + eta = miss; eliminate eta.
+        wx = w * x
+        A = C * w
+        A *= w[:, None]
+        A.ravel()[diagonal] += beta * wx
+        xi = solve_scaled_spd(A, w * gap + wx * miss)
+        eta = miss - beta * xi
+        # Growth is limited, and so is the shrinking of the steadier of the two unknowns; the other one may
+        # have to fall by hundreds of decades, and overshooting there does no harm.
+        size = max(float(xi.max()), float(eta.max()), -float(eta.min() if beta <= 1.0 else xi.min()))
+        scale = min(1.0, 2.0 / size) if size > 0.0 else 1.0
+        xi, eta = scale * xi, scale * eta
+        z = np.maximum(z + xi, _FLOOR)
+        v = np.maximum(v + (eta if beta <= 1.0 else _fall(eta)), _FLOOR)
+        error = _error(C, magnitude, beta, target, z)
+        if error < best.error:
+            best, stalled = _Iterate(z, v, error), 0
+        elif best.error < 1e-6 and scale == 1.0:
+            stalled += 1
+        if best.error < goal or stalled >= 2:
+            break
+    return best, steps
+
+
+def _fall(change: Array) -> Array:
+    """Let a value that falls a lot in relative terms fall further in its logarithm.
+
+    Newton's step for the logarithm of a value that is almost zero is -1: one step for each factor of e.
+    """
+    return np.where(change < -0.7, np.minimum(change, np.log(np.maximum(1.0 + change, 0.005))), change)
+
+
+def _error(C: Array, magnitude: Array, beta: float, target: Array, z: Array) -> float:
+    w = np.exp(z)
+    right = np.exp(np.minimum(target - beta * z, -_FLOOR))
+    errors = np.abs(C @ w - right) / (magnitude @ w)
+    errors[z <= _FLOOR] = 0.0
+    return float(errors.max())

@@ -1,0 +1,129 @@
+"""Many non-negative quadratic programs with one matrix: ``min a'Ha/2 + u'Ha, a >= 0`` for each row u of U.
+
+UPGrad projects m gradients onto the same dual cone. What the m problems share is the matrix, so everything
+that can be a product of whole matrices is one: the guess of the supports (a few steps of ADMM with one shared
+inverse) and the check. Only the solve on each guessed support is separate, and mostly once. Where the matrix is
+singular, each problem is solved by NNLS on one shared factor.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paretograd.geometry.gramian import Array
+from paretograd.solvers.lapack import solve_spd, spd_solver
+from paretograd.solvers.nonneg_qp import TOL, factor, nnls
+
+#: Largest m for which one batched call on masked matrices beats a loop over the supports.
+_MASKED = 12
+#: Coefficients beyond this say that the matrix is singular, or close enough to leave the case to NNLS.
+_LARGE = 1e4
+
+
+def solve_shared_qps(H: Array, U: Array | None) -> tuple[Array, float, int]:
+    """Minimise ``a'Ha/2 + u'Ha`` over ``a >= 0`` for every row u of U.
+
+    Args:
+        H: positive semidefinite with unit diagonal, shape ``(m, m)``.
+        U: shape ``(k, m)``; None for the identity.
+
+    Returns:
+        the solutions, shape ``(k, m)``; their largest residual; the number of rounds.
+    """
+    Q = H if U is None else U @ H
+    A, settled, residual, rounds = _pivot(H, Q, _guess_supports(H, Q))
+    if settled is not None:
+        R = factor(H)
+        rest = (~settled).nonzero()[0]
+        for k in rest:
+            A[k] = nnls(R, -R[:, k] if U is None else -R @ U[k])
+            rounds += 1
+        residual = max(residual, _residual(A[rest], A[rest] @ H + Q[rest]))
+    return A, residual, rounds
+
+
+def _residual(A: Array, slope: Array) -> float:
+    return float(np.abs(np.minimum(slope, A)).max() / (1.0 + A.max()))
+
+
+@lru_cache(maxsize=8)
+def _identity(m: int) -> Array:
+    return np.eye(m)
+
+
+def _guess_supports(H: Array, Q: Array) -> NDArray[np.bool_]:
+    """A few steps of ADMM, over-relaxed to the limit (Peaceman-Rachford), towards all solutions at once.
+
+    With penalty rho, ``T = a + dual`` is updated by ``T <- 2 (H + rho I)^-1 (rho |T| - q) - |T|``, and the
+    support is where T > 0. It is only a guess, so that single precision does for the larger products.
+    """
+    m, rho = len(H), 0.7
+    eye = _identity(m)
+    inverse = solve_spd(H + rho * eye, eye)
+    assert inverse is not None  # the eigenvalues are at least rho
+    inverse *= -2.0
+    base = np.dot(Q, inverse)
+    inverse *= -rho
+    inverse -= eye
+    if m > 16:
+        base, inverse = base.astype(np.float32), inverse.astype(np.float32)
+    T = 0.5 * base
+    for _ in range(3 if m <= 16 else 6 if m <= 64 else 8):
+        T = np.dot(np.abs(T), inverse)
+        T += base
+    return np.asarray(T > 0.0)
+
+
+def _pivot(H: Array, Q: Array, inside: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_] | None, float, int]:
+    """Block principal pivoting on all problems at once; says which of them settled (None: all)."""
+    answers, settled = np.zeros_like(Q), np.zeros(len(Q), dtype=bool)
+    todo, residual = np.arange(len(Q)), 0.0
+    for rounds in range(1, 13):
+        try:
+            A = _solve_on(H, Q, inside)
+        except np.linalg.LinAlgError:
+            break
+        slope = np.dot(A, H)
+        slope += Q
+        largest = float(np.abs(A).max())
+        if not largest <= _LARGE:  # or NaN
+            break
+        wrong = np.where(inside, A, slope) < -TOL * (1.0 + largest)
+        if not np.count_nonzero(wrong):
+            residual = max(residual, float(np.abs(np.minimum(slope, A)).max()) / (1.0 + largest))
+            np.maximum(A, 0.0, out=A)
+            if rounds > 1:
+                answers[todo], A = A, answers
+            return A, None, residual, rounds
+        bad = wrong.any(axis=1)
+        good = ~bad
+        if good.any():
+            residual = max(residual, _residual(A[good], slope[good]))
+            answers[todo[good]], settled[todo[good]] = np.maximum(A[good], 0.0), True
+        todo, Q, inside = todo[bad], Q[bad], inside[bad] ^ wrong[bad]
+    return answers, settled, residual, rounds
+
+
+def _solve_on(H: Array, Q: Array, inside: NDArray[np.bool_]) -> Array:
+    """For each row, solve ``H a = -q`` on its support and put zeros elsewhere."""
+    k, m = Q.shape
+    if m <= _MASKED:
+        S = H * (inside[:, :, None] & inside[:, None, :])
+        S.reshape(k, -1)[:, :: m + 1] = 1.0
+        return np.asarray(np.linalg.solve(S, (Q * inside)[:, :, None])[:, :, 0] * -1.0, dtype=np.float64)
+    # One Cholesky solve after the other is as fast as any batched call, and each has just the size it needs.
+    row, column = inside.nonzero()
+    values = -Q[row, column]
+    solve, start = spd_solver(), 0
+    for end in np.cumsum(np.count_nonzero(inside, axis=1)).tolist():
+        if end > start:
+            rows = column[start:end]
+            _, x, info = solve(H.take(rows, 0).take(rows, 1).T, values[start:end], lower=1, overwrite_a=1)
+            values[start:end] = x if info == 0 else np.nan
+        start = end
+    A = np.zeros((k, m))
+    A[row, column] = values
+    return A

@@ -1,0 +1,84 @@
+"""The shared table: every aggregation rule in the variants worth testing, one row each.
+
+A new rule adds a row; what it is tested for follows from its guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import paretograd as pg
+
+
+@dataclass(frozen=True)
+class Row:
+    """A rule under test.
+
+    Args:
+        id: shown by pytest.
+        make: builds the rule anew, so that no test sees another's random state.
+        fits: the numbers of objectives that the parameters allow.
+    """
+
+    id: str
+    make: Callable[[], pg.Aggregator]
+    fits: Callable[[int], bool] = lambda m: True
+
+    @property
+    def objectives(self) -> int:
+        """A small number of objectives that suits the rule."""
+        return 3 if self.fits(3) else 6
+
+
+_PLAIN = [
+    Row("mean", pg.Mean),
+    Row("mean(1,2,3)", lambda: pg.Mean([1.0, 2.0, 3.0]), lambda m: m == 3),
+    Row("mean(.5,.3,.2)", lambda: pg.Mean([0.5, 0.3, 0.2]), lambda m: m == 3),
+    Row("mgda", pg.MGDA),
+    Row("capped-mgda(1)", lambda: pg.CappedMGDA(cap=1.0)),
+    Row("capped-mgda(.5)", lambda: pg.CappedMGDA(cap=0.5), lambda m: m >= 2),
+    Row("capped-mgda(.2)", lambda: pg.CappedMGDA(cap=0.2), lambda m: m >= 5),
+    Row("capped-mgda(eps=.5)", lambda: pg.CappedMGDA(eps=0.5)),
+    Row("capped-mgda(eps=.9)", lambda: pg.CappedMGDA(eps=0.9)),
+    Row("clipped-mgda", lambda: pg.ClippedMGDA(cap=0.3)),
+    Row("clipped-mgda(raw)", lambda: pg.ClippedMGDA(cap=0.3, renormalize=False)),
+    Row("power-mean(1)", lambda: pg.PowerMean(1.0)),
+    Row("power-mean(.9)", lambda: pg.PowerMean(0.9)),
+    Row("power-mean(.5)", lambda: pg.PowerMean(0.5)),
+    Row("power-mean(0)", lambda: pg.PowerMean(0.0)),
+    Row("power-mean(-1)", lambda: pg.PowerMean(-1.0)),
+    Row("power-mean(-20)", lambda: pg.PowerMean(-20.0)),
+    Row("power-mean(-inf)", lambda: pg.PowerMean(-math.inf)),
+    Row("nash-mtl", pg.NashMTL),
+    Row("nash-mtl(raw)", lambda: pg.NashMTL(max_norm=None)),
+    Row("fairgrad(0)", lambda: pg.FairGrad(0.0)),
+    Row("fairgrad(.5)", lambda: pg.FairGrad(0.5)),
+    Row("fairgrad(2)", pg.FairGrad),
+    Row("fairgrad(10)", lambda: pg.FairGrad(10.0)),
+    Row("pivrg", pg.PIVRG),
+    Row("pivrg(scores)", lambda: pg.PIVRG([0.0, 30.0, -5.0]), lambda m: m == 3),
+    Row("upgrad", pg.UPGrad),
+    Row("upgrad(1,2,3)", lambda: pg.UPGrad([1.0, 2.0, 3.0]), lambda m: m == 3),
+    Row("dualproj", pg.DualProj),
+    Row("dualproj(.5,.3,.2)", lambda: pg.DualProj([0.5, 0.3, 0.2]), lambda m: m == 3),
+    Row("cagrad(0)", lambda: pg.CAGrad(0.0)),
+    Row("cagrad(.5)", pg.CAGrad),
+    Row("cagrad(1)", lambda: pg.CAGrad(1.0)),
+    Row("cagrad(1.5)", lambda: pg.CAGrad(1.5)),
+    Row("pcgrad", pg.PCGrad),
+    Row("pcgrad(original)", lambda: pg.PCGrad(order="shuffled", reduction="sum", seed=0)),
+    Row("pcgrad+", pg.PCGradPlus),
+    Row("imtl-g", pg.IMTLG),
+    Row("config", pg.ConFIG),
+    Row("rgw", lambda: pg.RGW(seed=0)),
+    Row("greedy-dcp", pg.GreedyDCP),
+]
+
+
+def _starred(row: Row) -> Row:
+    return Row(f"{row.id}*", lambda: row.make().normalized(), row.fits)
+
+
+ROWS: list[Row] = _PLAIN + [_starred(row) for row in _PLAIN]

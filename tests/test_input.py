@@ -1,0 +1,171 @@
+"""What degenerate and wrong input gets."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from support.table import ROWS, Row
+
+import paretograd as pg
+
+rows = pytest.mark.parametrize("row", [r for r in ROWS if not r.id.endswith("*")], ids=lambda r: r.id)
+
+
+@rows
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_non_finite_gradients_name_the_objective(row: Row, value: float) -> None:
+    m = row.objectives
+    J = torch.randn(m, 5, generator=torch.Generator().manual_seed(0))
+    J[1, 2] = value
+    before = row.make().state_dict()
+    rule = row.make()
+    with pytest.raises(pg.NonFiniteGradientError, match="objective 1 ") as caught:
+        rule(J)
+    assert caught.value.objectives == [1]
+    assert isinstance(caught.value, ValueError)
+    with pytest.raises(pg.NonFiniteGradientError) as caught:
+        rule.weights(J @ J.T)
+    assert caught.value.objectives == [1]
+    after = rule.state_dict()  # a failed call changes nothing
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before if isinstance(before[key], torch.Tensor))
+
+
+@rows
+def test_norms_over_thirty_decades(row: Row) -> None:
+    """Norms from 1e-15 to 1e15 in one matrix, in float32: finite, and no conflict where that is promised."""
+    m = row.objectives
+    generator = torch.Generator().manual_seed(3)
+    J = torch.randn(m, 40, generator=generator) * torch.logspace(-15, 15, m)[:, None]
+    d = row.make()(J)
+    assert torch.isfinite(d).all()
+    w = row.make().weights(pg.gramian(J))
+    assert torch.isfinite(w).all()
+    if row.make().guarantee.non_conflicting:
+        exact = (w.double() @ J.double(), J.double())
+        cosines = exact[1] @ exact[0] / exact[0].norm() / exact[1].norm(dim=1)
+        assert cosines.min() >= -1e-10
+
+
+@rows
+@pytest.mark.parametrize("scale", [1e-15, 1e-7, 1e7, 1e15])
+def test_all_gradients_tiny_or_huge(row: Row, scale: float) -> None:
+    J = scale * torch.randn(row.objectives, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    base = row.make()(J / scale)
+    degree = row.make().guarantee.degree
+    assert torch.allclose(row.make()(J) / scale**degree, base, rtol=1e-9, atol=1e-12 * float(base.abs().max()))
+
+
+@pytest.mark.parametrize("rule", [pg.UPGrad(), pg.MGDA(), pg.Mean()], ids=repr)
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ([[1.0, 2.0]], pg.DTypeError, "torch.Tensor; got list"),
+        (torch.ones(2, 2, dtype=torch.int64), pg.DTypeError, "floating-point dtype; got torch.int64"),
+        (torch.ones(3), pg.ShapeError, r"got \(3,\)"),
+        (torch.ones(0, 4), pg.ShapeError, r"got \(0, 4\)"),
+        (torch.ones(4, 0), pg.ShapeError, r"got \(4, 0\)"),
+    ],
+)
+def test_wrong_jacobians(rule: pg.Aggregator, given: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        rule(given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (torch.ones(2, 3), pg.ShapeError, r"\(..., m, m\) with m >= 1; got \(2, 3\)"),
+        (torch.ones(0, 0), pg.ShapeError, r"got \(0, 0\)"),
+        (torch.tensor([[1.0, 0.5], [0.0, 1.0]]), pg.NotAGramianError, "symmetric"),
+        (torch.tensor([[1.0, 2.0], [2.0, 1.0]]), pg.NotAGramianError, "not positive semidefinite"),
+        (torch.tensor([[-1.0, 0.0], [0.0, 1.0]]), pg.NotAGramianError, r"G\[0, 0\] = -1"),
+        (torch.tensor([[0.0, 1.0], [1.0, 1.0]]), pg.NotAGramianError, "diagonal entry is zero"),
+    ],
+)
+def test_wrong_gramians(given: torch.Tensor, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        pg.UPGrad().weights(given)
+    with pytest.raises(error, match=words):
+        pg.stationarity(given)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: pg.PowerMean(1.5), "p=1.5.*p <= 1"),
+        (lambda: pg.PowerMean(math.nan), "p=nan: a real number"),
+        (lambda: pg.CAGrad("wide"), "c='wide': a real number"),
+        (lambda: pg.FairGrad(-1.0), "alpha=-1.*>= 0"),
+        (lambda: pg.FairGrad(math.inf), "use MGDA"),
+        (lambda: pg.CAGrad(-0.1), "c=-0.1"),
+        (lambda: pg.CappedMGDA(), "either cap.*or eps"),
+        (lambda: pg.CappedMGDA(cap=0.2, eps=0.5), "either cap.*or eps"),
+        (lambda: pg.CappedMGDA(cap=0.0), "cap=0"),
+        (lambda: pg.CappedMGDA(eps=1.5), r"eps=1.5.*\(0, 1\]"),
+        (lambda: pg.ClippedMGDA(cap=-1.0), "cap=-1"),
+        (lambda: pg.NashMTL(max_norm=0.0), "max_norm=0"),
+        (lambda: pg.Mean([1.0, -1.0]), "weights holds finite numbers >= 0"),
+        (lambda: pg.Mean([[1.0]]), "one number per objective"),  # type: ignore[list-item]
+        (lambda: pg.UPGrad([0.0, 0.0]), "at least one of them above 0"),
+        (lambda: pg.DualProj([math.nan]), "preference holds finite"),
+        (lambda: pg.PCGrad(order="random"), "order='random'"),  # type: ignore[arg-type]
+        (lambda: pg.PCGrad(reduction="max"), "reduction='max'"),  # type: ignore[arg-type]
+        (lambda: pg.RGW(seed=1, generator=torch.Generator()), "not both"),
+        (lambda: pg.PIVRG([math.inf]), "finite numbers"),
+        (lambda: pg.PIVRG(bound=1.0), "bound=1"),
+        (lambda: pg.PIVRG(min_temperature=0.0), "min_temperature=0"),
+    ],
+)
+def test_parameters_out_of_range(make: object, words: str) -> None:
+    with pytest.raises(pg.ParameterError, match=words):
+        make()  # type: ignore[operator]
+
+
+def test_a_cap_that_is_too_small_names_the_smallest_feasible_one() -> None:
+    G = torch.eye(4)
+    with pytest.raises(pg.InfeasibleCapError, match=r"cap=0.2 leaves no weights .* m=4 .* 1/m = 0.25"):
+        pg.CappedMGDA(cap=0.2).weights(G)
+    assert issubclass(pg.InfeasibleCapError, ValueError)
+
+
+def test_a_vector_of_the_wrong_length_names_both_lengths() -> None:
+    for rule in (pg.Mean([1.0, 1.0]), pg.UPGrad([1.0, 1.0]), pg.DualProj([1.0, 1.0]), pg.PIVRG([1.0, 1.0])):
+        with pytest.raises(pg.ParameterError, match="2 numbers, but there are m = 3"):
+            rule.weights(torch.eye(3))
+
+
+@rows
+def test_one_objective_gives_its_gradient(row: Row) -> None:
+    if not row.fits(1):
+        pytest.skip("the parameters need more objectives")
+    g = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
+    d = row.make()(g)
+    assert torch.allclose(d / d.norm(), g[0] / 5.0, atol=1e-15)
+
+
+@rows
+def test_all_zero_gradients_give_the_zero_direction(row: Row) -> None:
+    J = torch.zeros(row.objectives, 4)
+    assert not row.make()(J).any()
+    assert torch.isfinite(row.make().weights(J @ J.T)).all()
+
+
+def test_an_input_is_never_written_to() -> None:
+    J = torch.randn(4, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    G = J @ J.T
+    kept_J, kept_G = J.clone(), G.clone()
+    for row in ROWS:
+        if row.fits(4):
+            row.make()(J)
+            row.make().weights(G)
+    assert torch.equal(J, kept_J)
+    assert torch.equal(G, kept_G)
+
+
+def test_gradients_that_require_grad_are_detached() -> None:
+    J = torch.randn(3, 5, requires_grad=True)
+    assert not pg.UPGrad()(J).requires_grad
+    assert not pg.UPGrad().weights(J @ J.T).requires_grad

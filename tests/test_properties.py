@@ -1,0 +1,113 @@
+"""Every rule keeps what its guarantee promises, on every family of Jacobians."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from support.families import FAMILIES, Family
+from support.promises import NEGLIGIBLE, check_promises
+from support.strategies import Case, cases
+from support.table import ROWS, Row
+
+import paretograd as pg
+
+rows = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+families = pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+
+
+def sizes(family: Family, wanted: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Shapes (m, n) of the family: one with few more columns than it needs, one with many."""
+    shapes = []
+    for m in wanted:
+        low, high = family.columns(m)
+        columns = {max(low, min(m + 3, high or m + 3)), high or max(low, 3 * m)}
+        shapes += [(m, n) for n in columns if family.fits(m, n)]
+    return shapes
+
+
+@rows
+@families
+def test_promises_are_kept(row: Row, family: Family) -> None:
+    for m, n in sizes(family, (1, 2, 3, 5, 12)):
+        if row.fits(m):
+            for seed in (0, 1):
+                check_promises(row.make(), family.make(m, n, seed))
+
+
+@rows
+@given(case=cases())
+def test_promises_are_kept_on_drawn_jacobians(row: Row, case: Case) -> None:
+    if row.fits(case.m):
+        check_promises(row.make(), case.jacobian)
+
+
+@pytest.mark.parametrize("m", [40, 128])
+@pytest.mark.parametrize("row", [row for row in ROWS if row.fits(128) and not row.id.endswith("*")], ids=lambda r: r.id)
+def test_promises_are_kept_for_many_objectives(row: Row, m: int) -> None:
+    for name in ("gaussian", "badly_scaled_conflicting", "duplicate_rows", "rank_deficient", "weakly_stationary"):
+        check_promises(row.make(), FAMILIES[name].make(m, 2 * m, 0))
+
+
+@rows
+@pytest.mark.parametrize("name", ["gaussian", "conflicting", "badly_scaled", "rank_deficient_acute", "opposite_rows"])
+def test_homogeneity(row: Row, name: str) -> None:
+    """A(tJ) = t^degree A(J). Powers of two scale without rounding, so only the last bits may differ."""
+    J = FAMILIES[name].make(row.objectives, 8, 5)
+    degree = row.make().guarantee.degree
+    base = row.make()(J)
+    for power in (-50, -17, 1, 50):
+        t = 2.0**power
+        scaled = row.make()(t * J) / t**degree
+        assert (scaled - base).norm() <= 1e-12 * max(base.norm(), 1e-3 * J.norm())
+
+
+@rows
+@pytest.mark.parametrize("name", ["gaussian", "conflicting", "badly_scaled", "rank_deficient_acute", "tall"])
+def test_order_of_objectives_does_not_matter(row: Row, name: str) -> None:
+    """Permutation equivariance: the weights may differ where they are not unique, the direction may not."""
+    m = row.objectives
+    if not row.make().guarantee.equivariant:
+        pytest.skip("the rule does not promise it")
+    for seed in range(4):
+        J = FAMILIES[name].make(m, m - 1 if name == "tall" else m + 3, seed)
+        permutation = torch.randperm(m, generator=torch.Generator().manual_seed(seed))
+        d, permuted = row.make()(J), row.make()(J[permutation])
+        assert (d - permuted).norm() <= 1e-9 * d.norm() + NEGLIGIBLE * J.norm(dim=1).min()
+
+
+@rows
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_low_precision_jacobians_are_aggregated_exactly(row: Row, dtype: torch.dtype) -> None:
+    """The direction of a rounded Jacobian is the float64 direction of the same numbers, rounded once."""
+    for seed in range(3):
+        J = FAMILIES["gaussian"].make(row.objectives, 9, seed).to(dtype)
+        d = row.make()(J)
+        assert d.dtype == dtype
+        exact = row.make()(J.double())
+        assert (d.double() - exact).abs().max() <= torch.finfo(dtype).eps * exact.abs().max()
+
+
+@rows
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_low_precision_gramians_give_usable_weights(row: Row, dtype: torch.dtype) -> None:
+    """Entries off by eps move the answer by about eps times the condition, here below 100."""
+    J = FAMILIES["well_conditioned"].make(row.objectives, 9, 3)
+    w = row.make().weights(pg.gramian(J).to(dtype))
+    assert w.dtype == dtype
+    exact = row.make().weights(pg.gramian(J))
+    assert (w.double() - exact).abs().max() <= 100 * torch.finfo(dtype).eps * exact.abs().max()
+
+
+@rows
+def test_a_batch_is_its_members(row: Row) -> None:
+    """Solving (2, 3, m, m) at once gives bit for bit what solving one by one gives."""
+    m = row.objectives
+    G = torch.stack([pg.gramian(FAMILIES["conflicting"].make(m, 7, seed)) for seed in range(6)]).reshape(2, 3, m, m)
+    batch, single = row.make(), row.make()
+    solution = batch.solve(G)
+    assert solution.weights.shape == (2, 3, m)
+    one_by_one = torch.stack([single.weights(g) for g in G.reshape(6, m, m)]).reshape(2, 3, m)
+    assert torch.equal(solution.weights, one_by_one)
+    assert len(solution.items) == 6
+    assert solution.residual == max(item.residual for item in solution.items)

@@ -1,0 +1,122 @@
+"""Names, representations, state, exports and layering of the public surface."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import paretograd as pg
+from paretograd.aggregators.base import Aggregator
+
+NAMES = [
+    *("mean", "mgda", "capped-mgda", "clipped-mgda", "power-mean", "nash-mtl", "fairgrad", "pivrg", "upgrad"),
+    *("dualproj", "cagrad", "pcgrad", "pcgrad+", "imtl-g", "config", "rgw", "greedy-dcp"),
+]
+
+
+def make(name: str) -> Aggregator:
+    return pg.get(name, **({"cap": 0.6} if name.startswith("capped") else {}))
+
+
+def test_names() -> None:
+    assert pg.names() == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_by_name_and_starred(name: str) -> None:
+    rule = make(name)
+    assert rule.name == name
+    starred = make(f"{name}*")
+    assert (starred.name, starred.label) == (f"{name}*", f"{rule.label}*")
+    assert isinstance(starred, pg.Normalized)
+    assert starred.normalized().name == f"{name}*"  # a star on a star changes nothing
+    for described in (rule.description, starred.description):
+        assert described.formula
+        assert described.reference
+        assert described.paper
+        assert described.when
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_class_docstrings_show_the_formula(name: str) -> None:
+    doc = type(make(name)).__doc__ or ""
+    assert "$$" in doc or name == "pcgrad+"
+
+
+def test_unknown_names_and_parameters() -> None:
+    with pytest.raises(pg.UnknownNameError, match="Did you mean 'upgrad'"):
+        pg.get("upgard")
+    with pytest.raises(pg.UnknownNameError, match="Known names: mean"):
+        pg.get("frobnicate")
+    with pytest.raises(pg.ParameterError, match="unexpected keyword argument 'cap'"):
+        pg.get("upgrad", cap=0.2)
+
+
+def test_representations() -> None:
+    assert repr(pg.CappedMGDA(cap=0.2)) == "CappedMGDA(cap=0.2)"
+    assert repr(pg.UPGrad()) == "UPGrad()"
+    assert repr(pg.UPGrad([1.0, 2.0])) == "UPGrad(preference=[1.0, 2.0])"
+    assert repr(pg.Mean([1.0, 2.0])) == "Mean(weights=[1.0, 2.0])"
+    assert repr(pg.NashMTL(max_norm=None)) == "NashMTL(max_norm=None)"
+    assert repr(pg.CAGrad(c=0.4).normalized()) == "CAGrad(c=0.4).normalized()"
+    assert repr(pg.PCGrad(order="shuffled", seed=0)) == "PCGrad(order='shuffled')"
+
+
+@pytest.mark.parametrize(
+    "make_rule",
+    [
+        lambda: pg.RGW(seed=3),
+        lambda: pg.RGW(seed=3).normalized(),
+        lambda: pg.PCGrad(order="shuffled", seed=3),
+        lambda: pg.RGW(generator=torch.Generator().manual_seed(3)),
+    ],
+)
+def test_random_rules_resume_from_their_state(make_rule: object) -> None:
+    G = torch.tensor([[2.0, -1.0, -1.0], [-1.0, 2.0, -1.0], [-1.0, -1.0, 2.5]], dtype=torch.float64)
+    rule, again = make_rule(), make_rule()  # type: ignore[operator]
+    rule.weights(G)
+    state = rule.state_dict()
+    expected = [rule.weights(G) for _ in range(3)]
+    again.load_state_dict(state)
+    assert all(torch.equal(again.weights(G), w) for w in expected)
+
+
+def test_unseeded_random_rules_follow_the_global_seed() -> None:
+    draws = []
+    for _ in range(2):
+        torch.manual_seed(11)
+        draws.append(pg.RGW().weights(torch.eye(4)))
+    assert torch.equal(*draws)
+
+
+def test_pivrg_keeps_its_scores_in_its_state() -> None:
+    rule = pg.PIVRG([0.0, 50.0])
+    again = pg.PIVRG()
+    again.load_state_dict(rule.state_dict())
+    assert torch.equal(rule.weights(torch.eye(2)), again.weights(torch.eye(2)))
+
+
+def test_rules_without_state_refuse_one() -> None:
+    pg.UPGrad().load_state_dict({})
+    with pytest.raises(pg.ParameterError, match="has no state"):
+        pg.UPGrad().load_state_dict({"step": 3})
+
+
+def test_exported_names() -> None:
+    assert sorted(pg.__all__) == sorted(set(pg.__all__))
+    for name in pg.__all__:
+        assert getattr(pg, name).__doc__, f"{name} has no docstring"
+
+
+def test_importing_is_light() -> None:
+    """No extra, and not even scipy, is imported before it is needed."""
+    code = (
+        "import sys, paretograd; "
+        "heavy = {'scipy', 'matplotlib', 'typer', 'rich', 'cvxpy', 'pandas'} & set(sys.modules); "
+        "sys.exit(', '.join(sorted(heavy)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
