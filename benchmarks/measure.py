@@ -14,7 +14,7 @@ from methods import SEED, Call, Method
 from torch import Tensor
 
 #: A timed block repeats a call until it lasts about this long, so that the clock and cold caches do not show.
-BLOCK_S = 1e-3
+BLOCK_S = 1e-2
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,13 @@ def measure(method: Method, m: int, family: str, matrices: list[Tensor], budget:
     ours_us, theirs_us = (statistics.median(statistics.median(t) for t in side) for side in times)
     low = [statistics.median(min(t) for t in side) for side in times]
     spread = statistics.median(_relative_range(t) for t in times[0])
+    # The machine's speed drifts by a factor of two; blocks that were timed back to back saw the same speed.
+    ratio = statistics.median(
+        statistics.median(b / a for a, b in zip(*pair, strict=True)) for pair in zip(*times, strict=True)
+    )
     return Cell(
         *(method.name, m, family),
-        *(ours_us, theirs_us, *low, theirs_us / ours_us, spread),
+        *(ours_us, theirs_us, *low, ratio, spread),
         *errors,
         *cosines,
         len(matrices),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import pytest
@@ -29,8 +30,7 @@ def test_non_finite_gradients_name_the_objective(row: Row, value: float) -> None
         rule.weights(J @ J.T)
     assert caught.value.objectives == [1]
     after = rule.state_dict()  # a failed call changes nothing
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[key], after[key]) for key in before if isinstance(before[key], torch.Tensor))
+    assert before == after
 
 
 @rows
@@ -111,6 +111,7 @@ def test_wrong_gramians(given: torch.Tensor, error: type[Exception], words: str)
         (lambda: pg.Mean([[1.0]]), "one number per objective"),  # type: ignore[list-item]
         (lambda: pg.UPGrad([0.0, 0.0]), "at least one of them above 0"),
         (lambda: pg.DualProj([math.nan]), "preference holds finite"),
+        (lambda: pg.Mean(["a", 1.0]), r"got \['a', 1.0\]"),  # type: ignore[list-item]
         (lambda: pg.PCGrad(order="random"), "order='random'"),  # type: ignore[arg-type]
         (lambda: pg.PCGrad(reduction="max"), "reduction='max'"),  # type: ignore[arg-type]
         (lambda: pg.RGW(seed=1, generator=torch.Generator()), "not both"),
@@ -129,6 +130,25 @@ def test_a_cap_that_is_too_small_names_the_smallest_feasible_one() -> None:
     with pytest.raises(pg.InfeasibleCapError, match=r"cap=0.2 leaves no weights .* m=4 .* 1/m = 0.25"):
         pg.CappedMGDA(cap=0.2).weights(G)
     assert issubclass(pg.InfeasibleCapError, ValueError)
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.fits(3) and not r.id.endswith("*")], ids=lambda r: r.id)
+def test_an_indefinite_matrix_is_refused_or_harmless(row: Row) -> None:
+    """All cosines -0.9: every 2 x 2 block is a Gramian, the whole is not."""
+    G = 1.9 * torch.eye(3) - 0.9
+    with contextlib.suppress(pg.NotAGramianError):
+        assert torch.isfinite(row.make().weights(G)).all()
+    with pytest.raises(pg.NotAGramianError, match="not positive semidefinite"):
+        pg.UPGrad().weights(G)
+
+
+def test_rounding_to_bfloat16_does_not_make_a_gramian_wrong() -> None:
+    """A singular Gramian rounded to 8 bits has negative eigenvalues; it is repaired, not refused."""
+    for seed in range(20):
+        J = torch.randn(8, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 1.0
+        for rule in (pg.UPGrad(), pg.DualProj(), pg.MGDA(), pg.NashMTL(), pg.CappedMGDA(cap=0.3), pg.CAGrad()):
+            w = rule.weights((J @ J.T).bfloat16())
+            assert torch.isfinite(w).all()
 
 
 def test_a_vector_of_the_wrong_length_names_both_lengths() -> None:

@@ -23,7 +23,10 @@ def as_weights(values: Sequence[float] | Tensor | Array, what: str, m: int | Non
     """
     if isinstance(values, Tensor):
         values = values.detach().cpu().to(torch.float64).numpy()
-    array = np.asarray(values, dtype=np.float64)
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ParameterError(f"{what} is a vector with one number per objective; got {values!r}") from None
     if array.ndim != 1 or not len(array):
         raise ParameterError(f"{what} is a vector with one number per objective; got shape {array.shape}")
     if m is not None and len(array) != m:
@@ -40,12 +43,13 @@ def as_number(value: object, what: str) -> float:
     return float(value)
 
 
-def make_generator(seed: int | None, generator: torch.Generator | None) -> torch.Generator:
-    """The generator given, one seeded as given, or one seeded from torch's global generator."""
-    if generator is not None:
-        if seed is not None:
-            raise ParameterError("give a seed or a generator, not both")
-        return generator
+def make_rng(seed: int | None, generator: torch.Generator | None) -> np.random.Generator:
+    """A generator of the rule's own, seeded as given, or from the torch generator given, or from torch's global one.
+
+    numpy's draws a handful of numbers in a quarter of the time that torch's takes.
+    """
+    if generator is not None and seed is not None:
+        raise ParameterError("give a seed or a generator, not both")
     if seed is None:
-        seed = int(torch.randint(2**62, ()).item())
-    return torch.Generator().manual_seed(seed)
+        seed = int(torch.randint(2**62, (), generator=generator).item())
+    return np.random.default_rng(seed)

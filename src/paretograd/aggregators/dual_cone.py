@@ -12,7 +12,7 @@ from paretograd.aggregators.base import Aggregator, Description, Outcome
 from paretograd.aggregators.checks import as_weights
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.guarantees import Guarantee
-from paretograd.solvers.dual_cone import project_dual_cone, project_gradients
+from paretograd.solvers.dual_cone import project_and_average, project_dual_cone, project_gradients
 from paretograd.solvers.tolerance import status_of
 
 #: <d, q> = |d|^2 for a projection d of q, and <d, grad F> >= <d, q> as d conflicts with no gradient: c = 1.
@@ -61,12 +61,9 @@ class UPGrad(Aggregator):
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         m = unit.m
-        found = project_gradients(unit)
-        status = status_of(found.residual, m)
-        if self.preference is None:
-            return Outcome(np.add.reduce(found.weights, axis=0) / m, status, found.residual, found.steps)
-        preference = as_weights(self.preference, "preference", m)
-        return Outcome(preference @ found.weights, status, found.residual, found.steps)
+        u = np.full(m, 1.0 / m) if self.preference is None else as_weights(self.preference, "preference", m)
+        found = project_and_average(unit, u)
+        return Outcome(found.weights, status_of(found.residual, m), found.residual, found.steps)
 
 
 class DualProj(Aggregator):

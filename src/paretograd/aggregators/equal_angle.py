@@ -15,7 +15,25 @@ def _equal_angle(unit: UnitGramian) -> Array:
     """Weights y of the unit gradients with ``C y = 1``: the pseudo-inverse's where C is singular."""
     ones = np.ones(len(unit.norms))
     y = solve_spd(unit.C.copy(), ones)
-    return y if y is not None else solve_psd(unit.C, ones, cutoff=8.0 * len(ones) * unit.eps)
+    return y if y is not None else solve_psd(unit.C, ones, cutoff=8.0 * len(ones) * unit.eps)[0]
+
+
+def _impartial(unit: UnitGramian) -> Array:
+    """``pinv(G) n`` with ``n_k = |g_k|``, up to scale: the shortest weights of least error where G is singular."""
+    m = len(unit.norms)
+    inverse = unit.norms.min() / unit.norms
+    y = solve_spd(unit.C.copy(), np.ones(m))
+    if y is not None:
+        return np.asarray(y * inverse)
+    y, null = solve_psd(unit.C, np.ones(m), cutoff=8.0 * m * unit.eps)
+    if np.abs(unit.C @ y - 1.0).max() <= 1e-7:
+        # Equal projections exist; among the weights that give them, y / norms + null vectors, take the shortest.
+        free = null * inverse[:, None]
+        shift, *_ = np.linalg.lstsq(free, -y * inverse, rcond=None)
+        return np.asarray(y * inverse + free @ shift)
+    lengths = unit.norms / unit.norms.max()
+    weights, _ = solve_psd(unit.C * lengths * lengths[:, None], lengths, cutoff=8.0 * m * unit.eps)
+    return weights
 
 
 class IMTLG(Aggregator):
@@ -23,8 +41,7 @@ class IMTLG(Aggregator):
 
     $$ w = (J J^\top)^\dagger\, n, \quad n_k = \|g_k\|, \qquad\text{then } w \leftarrow w / \textstyle\sum_k w_k $$
 
-    The last division may flip the sign: d can conflict with every gradient (the paper's counter-example). Where
-    the gradients are dependent and no equal projection exists, w is the least-squares one for unit gradients.
+    The last division may flip the sign: d can conflict with every gradient (the paper's counter-example).
     """
 
     name = "imtl-g"
@@ -44,7 +61,7 @@ class IMTLG(Aggregator):
     def _solve(self, unit: UnitGramian) -> Outcome:
         if not len(unit.norms):
             return Outcome(np.zeros(unit.m), Status.STATIONARY)
-        weights = _equal_angle(unit) * (unit.norms.min() / unit.norms)
+        weights = _impartial(unit)
         total, size = float(weights.sum()), float(np.abs(weights).sum())
         if abs(total) <= 4.0 * unit.eps * size or size == 0.0:
             return Outcome(np.zeros(unit.m), Status.DEGENERATE, 1.0, 1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, Description, Outcome
 from paretograd.aggregators.checks import as_weights
-from paretograd.geometry.gramian import Array, UnitGramian, check_finite, check_finite_gramian
+from paretograd.geometry.gramian import Array, UnitGramian, check_finite, plain_size
 from paretograd.guarantees import MEAN, Guarantee
 
 
@@ -52,14 +52,12 @@ class Mean(Aggregator):
         )
 
     def weights(self, gramian: Tensor) -> Tensor:
-        if self._fixed is not None:
+        m = plain_size(gramian)
+        if m == 0 or self._fixed is not None:
             return super().weights(gramian)
-        array = check_finite_gramian(gramian)  # no copy to float64, no geometry: a call costs microseconds
-        if array.dtype == np.float32 and array.ndim == 2 and gramian.is_cpu:
-            filled = np.empty(len(array), dtype=np.float32)
-            filled.fill(1.0 / len(array))
-            return torch.from_numpy(filled)
-        return gramian.new_full(gramian.shape[:-1], 1.0 / gramian.shape[-1])
+        uniform = np.empty(m, dtype=np.float32)
+        uniform.fill(1.0 / m)
+        return torch.from_numpy(uniform)
 
     def _outcome(self, G: Array, eps: float) -> Outcome:
         m = len(G)

@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from paretograd.aggregators.base import Aggregator, Description, Outcome
-from paretograd.aggregators.checks import make_generator
+from paretograd.aggregators.checks import make_rng
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.guarantees import Guarantee
@@ -42,7 +41,7 @@ class PCGrad(Aggregator):
         order: ``"given"`` or ``"shuffled"``.
         reduction: ``"mean"`` or ``"sum"``.
         seed: for shuffling; None takes one from torch's global generator.
-        generator: a CPU generator to use instead.
+        generator: a torch generator to take the seed from instead.
     """
 
     name = "pcgrad"
@@ -66,7 +65,7 @@ class PCGrad(Aggregator):
         if reduction not in ("mean", "sum"):
             raise ParameterError(f"reduction={reduction!r}: use 'mean' (the paper) or 'sum' (the original code)")
         self.order, self.reduction = order, reduction
-        self._generator = make_generator(seed, generator) if order == "shuffled" else None
+        self._rng = make_rng(seed, generator) if order == "shuffled" else None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -77,24 +76,20 @@ class PCGrad(Aggregator):
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         start = Sweep.start(unit.C)
-        if self._generator is None:
+        if self._rng is None:
             after = sweep_in_order(unit.C, start)
         else:
-            after = sweep_shuffled(unit.C, start, self._permutations(len(unit.norms)))
+            after = sweep_shuffled(unit.C, start, self._rng.random(unit.C.shape).argsort(axis=1))
         return Outcome(_gather(unit, after.coefficients, self.reduction == "mean"), steps=1)
 
-    def _permutations(self, m: int) -> NDArray[np.intp]:
-        keys = torch.rand((m, m), generator=self._generator, dtype=torch.float64)
-        return keys.argsort(dim=1).numpy()
-
     def state_dict(self) -> dict[str, Any]:
-        return {} if self._generator is None else {"generator": self._generator.get_state()}
+        return {} if self._rng is None else {"rng": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self._generator is None:
+        if self._rng is None:
             super().load_state_dict(state)
         else:
-            self._generator.set_state(state["generator"])
+            self._rng.bit_generator.state = state["rng"]
 
 
 class PCGradPlus(Aggregator):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, Description, Outcome
-from paretograd.aggregators.checks import make_generator
-from paretograd.geometry.gramian import Array, UnitGramian, check_finite, check_finite_gramian
+from paretograd.aggregators.checks import make_rng
+from paretograd.geometry.gramian import Array, UnitGramian, check_finite, plain_size
 from paretograd.guarantees import Guarantee
 
 
@@ -21,7 +22,7 @@ class RGW(Aggregator):
 
     Args:
         seed: of the rule's own generator; None takes one from torch's global generator.
-        generator: a CPU generator to use instead.
+        generator: a torch generator to take the seed from instead.
     """
 
     name = "rgw"
@@ -34,7 +35,7 @@ class RGW(Aggregator):
     )
 
     def __init__(self, seed: int | None = None, generator: torch.Generator | None = None) -> None:
-        self.generator = make_generator(seed, generator)
+        self._rng = make_rng(seed, generator)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -42,26 +43,26 @@ class RGW(Aggregator):
         return Guarantee(None, in_hull=True, equivariant=False, note="No fixed point: no guarantee is possible.")
 
     def weights(self, gramian: Tensor) -> Tensor:
-        array = check_finite_gramian(gramian)  # no copy to float64, no geometry: a call costs microseconds
-        if gramian.dtype is torch.float32 and array.ndim == 2 and gramian.is_cpu:
-            return self._draw(len(array), torch.float32)
-        return super().weights(gramian)
+        m = plain_size(gramian)
+        return torch.from_numpy(self._draw(m, np.float32)) if m else super().weights(gramian)
 
     def _outcome(self, G: Array, eps: float) -> Outcome:
         check_finite(G)
-        return Outcome(self._draw(len(G), torch.float64).numpy())
+        return Outcome(self._draw(len(G), np.float64))
 
-    def _draw(self, m: int, dtype: torch.dtype) -> Tensor:
-        return torch.randn(m, generator=self.generator, dtype=dtype).softmax(0)
+    def _draw(self, m: int, dtype: type[Any]) -> Any:
+        raised = np.exp(self._rng.standard_normal(m, dtype=dtype))
+        raised /= np.add.reduce(raised)
+        return raised
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         raise AssertionError("unreachable: _outcome answers")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"generator": self.generator.get_state()}
+        return {"rng": self._rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.generator.set_state(state["generator"])
+        self._rng.bit_generator.state = state["rng"]
 
     def __repr__(self) -> str:
         return "RGW()"

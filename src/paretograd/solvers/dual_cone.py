@@ -49,15 +49,29 @@ def project_dual_cone(unit: UnitGramian, u: Array) -> Projection:
 
 def project_gradients(unit: UnitGramian) -> Projection:
     """Project every gradient onto the dual cone: row k of the weights, shape ``(m, m)``, is for gradient k."""
+    added, residual, steps = _additions(unit)
     V = np.eye(unit.m)
+    if steps:
+        added *= unit.norms[:, None]
+        added /= unit.norms
+        V += unit.expand(unit.expand(added).T).T
+    return Projection(V, residual, steps)
+
+
+def project_and_average(unit: UnitGramian, u: Array) -> Projection:
+    """The projections of all gradients, weighted by ``u`` and summed."""
+    added, residual, steps = _additions(unit)
+    if not steps:
+        return Projection(u, 0.0, 0)
+    # Gradient k is u_k |g_k| times its unit vector, and so is what its projection adds.
+    extra = np.dot(unit.restrict(u) * unit.norms, added)
+    extra /= unit.norms
+    return Projection(u + unit.expand(extra), residual, steps)
+
+
+def _additions(unit: UnitGramian) -> tuple[Array, float, int]:
+    """For every unit gradient k, ``a >= 0`` such that its projection is ``J.T (e_k + a)`` in unit gradients."""
     flat = unit.C.ravel()
     if not len(flat) or flat[flat.argmin()] >= 0.0:
-        return Projection(V, 0.0, 0)
-    added, residual, steps = solve_shared_qps(unit.C, None)
-    added *= unit.norms[:, None]
-    added /= unit.norms
-    if unit.live is None:
-        V += added
-    else:
-        V[np.ix_(unit.live, unit.live)] += added
-    return Projection(V, residual, steps)
+        return unit.C, 0.0, 0
+    return solve_shared_qps(unit.C, None)

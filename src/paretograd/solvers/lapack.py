@@ -27,14 +27,14 @@ def _lapack() -> Any:
 def solve_spd(A: Array, b: Array) -> Array | None:
     """Solve ``A x = b`` for a positive definite A with a diagonal near one, overwriting A; None where A is singular."""
     # A.T is what LAPACK calls column-major: no copy is made, and A, a temporary of the caller, is overwritten.
-    factor, x, info = _lapack().dposv(A.T, b, lower=1, overwrite_a=1)
+    factor, x, info = _lapack().dposv(A.T, b, 1, 1)
     if info != 0 or factor.diagonal().min() ** 2 < SINGULAR:
         return None
     return x  # type: ignore[no-any-return]
 
 
 def spd_solver() -> Any:
-    """LAPACK's own ``dposv``, for loops in which every microsecond counts."""
+    """LAPACK's own ``dposv(a, b, lower, overwrite_a, overwrite_b)``, for loops where every microsecond counts."""
     return _lapack().dposv
 
 
@@ -50,12 +50,12 @@ def solve_scaled_spd(A: Array, b: Array) -> Array:
     return y * scale  # type: ignore[no-any-return]
 
 
-def solve_psd(A: Array, b: Array, cutoff: float) -> Array:
-    """The least-norm least-squares solution of ``A x = b`` for a positive semidefinite A.
+def solve_psd(A: Array, b: Array, cutoff: float) -> tuple[Array, Array]:
+    """The least-norm least-squares solution of ``A x = b`` for a positive semidefinite A, and A's null vectors.
 
     Eigenvalues below ``cutoff`` times the largest count as zero.
     """
     values, vectors = np.linalg.eigh(A)
     keep = values > cutoff * values[-1]
     V = vectors[:, keep]
-    return np.asarray(V @ ((V.T @ b) / values[keep]))
+    return V @ ((V.T @ b) / values[keep]), vectors[:, ~keep]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
-from paretograd.solvers.lapack import solve_spd, spd_solver
+from paretograd.solvers.lapack import spd_solver
 from paretograd.solvers.nonneg_qp import TOL, factor, nnls
 
 #: Largest m for which one batched call on masked matrices beats a loop over the supports.
@@ -45,8 +45,14 @@ def solve_shared_qps(H: Array, U: Array | None) -> tuple[Array, float, int]:
     return A, residual, rounds
 
 
+def _largest(A: Array) -> float:
+    """Largest magnitude (``argmax`` is the quicker way to it than ``max`` for small arrays)."""
+    flat = np.abs(A).ravel()
+    return float(flat[flat.argmax()])
+
+
 def _residual(A: Array, slope: Array) -> float:
-    return float(np.abs(np.minimum(slope, A)).max() / (1.0 + A.max()))
+    return _largest(np.minimum(slope, A)) / (1.0 + _largest(A))
 
 
 @lru_cache(maxsize=8)
@@ -62,8 +68,7 @@ def _guess_supports(H: Array, Q: Array) -> NDArray[np.bool_]:
     """
     m, rho = len(H), 0.7
     eye = _identity(m)
-    inverse = solve_spd(H + rho * eye, eye)
-    assert inverse is not None  # the eigenvalues are at least rho
+    inverse = spd_solver()(H + rho * eye, eye, 1, 1)[1]  # regular, as the eigenvalues are at least rho
     inverse *= -2.0
     base = np.dot(Q, inverse)
     inverse *= -rho
@@ -79,39 +84,43 @@ def _guess_supports(H: Array, Q: Array) -> NDArray[np.bool_]:
 
 def _pivot(H: Array, Q: Array, inside: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_] | None, float, int]:
     """Block principal pivoting on all problems at once; says which of them settled (None: all)."""
-    answers, settled = np.zeros_like(Q), np.zeros(len(Q), dtype=bool)
-    todo, residual = np.arange(len(Q)), 0.0
-    for rounds in range(1, 13):
+    answers = todo = None
+    settled, residual, rounds = np.zeros(len(Q), dtype=bool), 0.0, 0
+    while rounds < 12:
+        rounds += 1
         try:
             A = _solve_on(H, Q, inside)
         except np.linalg.LinAlgError:
             break
         slope = np.dot(A, H)
         slope += Q
-        largest = float(np.abs(A).max())
-        if not largest <= _LARGE:  # or NaN
+        largest = _largest(A)
+        if not largest <= _LARGE:
             break
         wrong = np.where(inside, A, slope) < -TOL * (1.0 + largest)
         if not np.count_nonzero(wrong):
-            residual = max(residual, float(np.abs(np.minimum(slope, A)).max()) / (1.0 + largest))
+            residual = max(residual, _largest(np.minimum(slope, A)) / (1.0 + largest))
             np.maximum(A, 0.0, out=A)
-            if rounds > 1:
+            if answers is not None:
                 answers[todo], A = A, answers
             return A, None, residual, rounds
+        if answers is None or todo is None:
+            answers, todo = np.zeros_like(Q), np.arange(len(Q))
         bad = wrong.any(axis=1)
         good = ~bad
         if good.any():
             residual = max(residual, _residual(A[good], slope[good]))
             answers[todo[good]], settled[todo[good]] = np.maximum(A[good], 0.0), True
         todo, Q, inside = todo[bad], Q[bad], inside[bad] ^ wrong[bad]
-    return answers, settled, residual, rounds
+    return (np.zeros_like(Q) if answers is None else answers), settled, residual, rounds
 
 
 def _solve_on(H: Array, Q: Array, inside: NDArray[np.bool_]) -> Array:
     """For each row, solve ``H a = -q`` on its support and put zeros elsewhere."""
     k, m = Q.shape
     if m <= _MASKED:
-        S = H * (inside[:, :, None] & inside[:, None, :])
+        S = H * inside[:, None, :]
+        S *= inside[:, :, None]
         S.reshape(k, -1)[:, :: m + 1] = 1.0
         return np.asarray(np.linalg.solve(S, (Q * inside)[:, :, None])[:, :, 0] * -1.0, dtype=np.float64)
     # One Cholesky solve after the other is as fast as any batched call, and each has just the size it needs.
@@ -121,8 +130,9 @@ def _solve_on(H: Array, Q: Array, inside: NDArray[np.bool_]) -> Array:
     for end in np.cumsum(np.count_nonzero(inside, axis=1)).tolist():
         if end > start:
             rows = column[start:end]
-            _, x, info = solve(H.take(rows, 0).take(rows, 1).T, values[start:end], lower=1, overwrite_a=1)
-            values[start:end] = x if info == 0 else np.nan
+            info = solve(H.take(rows, 0).take(rows, 1).T, values[start:end], 1, 1, 1)[2]  # in place
+            if info != 0:
+                raise np.linalg.LinAlgError
         start = end
     A = np.zeros((k, m))
     A[row, column] = values
