@@ -6,7 +6,7 @@
 tensor([0.4000, 0.7000])
 """
 
-from paretograd.aggregators.base import Aggregator, Description
+from paretograd.aggregators.base import Aggregator, Description, GramianAggregator
 from paretograd.aggregators.cagrad import CAGrad
 from paretograd.aggregators.dual_cone import DualProj, GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
@@ -53,6 +53,7 @@ __all__ = [
     "Description",
     "DualProj",
     "FairGrad",
+    "GramianAggregator",
     "GreedyDCP",
     "Guarantee",
     "InfeasibleCapError",

@@ -63,17 +63,8 @@ class Aggregator(ABC):
         """What the theory promises about every direction of this rule."""
 
     @abstractmethod
-    def _solve(self, unit: UnitGramian) -> Outcome:
-        """Weights for one Gramian."""
-
     def _outcome(self, G: Array, eps: float) -> Outcome:
-        unit = unit_gramian(G, eps)
-        outcome = self._solve(unit)
-        if outcome.status is Status.INACCURATE:
-            repaired = unit.nearest_semidefinite()
-            if repaired is not None:
-                return self._solve(repaired)
-        return outcome
+        """Weights for one Gramian in float64, whose entries are off by about ``eps``; it may be anything square."""
 
     def solve(self, gramian: Tensor) -> Solution:
         """Weights for a Gramian, with the evidence for them.
@@ -124,6 +115,23 @@ class Aggregator(ABC):
             if name != "self" and value is not parameter.default and value != parameter.default:
                 shown.append(f"{name}={value!r}")
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class GramianAggregator(Aggregator):
+    """A rule that solves a problem on the Gramian, checked and split into cosines and norms."""
+
+    @abstractmethod
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        """Weights for one Gramian."""
+
+    def _outcome(self, G: Array, eps: float) -> Outcome:
+        unit = unit_gramian(G, eps)
+        outcome = self._solve(unit)
+        if outcome.status is Status.INACCURATE:
+            repaired = unit.nearest_semidefinite()
+            if repaired is not None:
+                return self._solve(repaired)
+        return outcome
 
 
 def _as_solution(outcome: Outcome, like: Tensor) -> Solution:

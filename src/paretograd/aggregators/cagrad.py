@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.aggregators.base import Description, GramianAggregator, Outcome
 from paretograd.aggregators.checks import as_number
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import UnitGramian
@@ -15,7 +15,7 @@ from paretograd.solvers.cagrad import conflict_averse_point
 from paretograd.solvers.tolerance import status_of
 
 
-class CAGrad(Aggregator):
+class CAGrad(GramianAggregator):
     r"""The best worst-case decrease within a ball around the mean gradient.
 
     $$ d = \arg\max_d\; \min_k \langle d, g_k \rangle

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.aggregators.base import Description, GramianAggregator, Outcome
 from paretograd.aggregators.checks import as_weights
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.guarantees import Guarantee
@@ -34,7 +34,7 @@ def _preference_guarantee(preference: Array | None) -> Guarantee:
     )
 
 
-class UPGrad(Aggregator):
+class UPGrad(GramianAggregator):
     r"""Unconflicting projection: project every gradient onto the dual cone, then average.
 
     $$ d = \frac1m \sum_k p_k, \qquad p_k = \mathrm{proj}_{\{d : J d \ge 0\}}(g_k) $$
@@ -66,7 +66,7 @@ class UPGrad(Aggregator):
         return Outcome(found.weights, status_of(found.residual, m), found.residual, found.steps)
 
 
-class DualProj(Aggregator):
+class DualProj(GramianAggregator):
     r"""Project the mean gradient onto the dual cone.
 
     $$ d = \mathrm{proj}_{\{d : J d \ge 0\}}\Big(\frac1m \sum_k g_k\Big) $$
@@ -98,7 +98,7 @@ class DualProj(Aggregator):
         return Outcome(found.weights, status_of(found.residual, m), found.residual, found.steps)
 
 
-class GreedyDCP(Aggregator):
+class GreedyDCP(GramianAggregator):
     r"""Greedy aggregation with dual-cone projection: the longest of UPGrad's projected gradients.
 
     $$ d = p_i, \qquad i = \arg\max_k \|p_k\|, \qquad p_k = \mathrm{proj}_{\{d : J d \ge 0\}}(g_k) $$

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.aggregators.base import Description, GramianAggregator, Outcome
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Status
@@ -36,7 +36,7 @@ def _impartial(unit: UnitGramian) -> Array:
     return weights
 
 
-class IMTLG(Aggregator):
+class IMTLG(GramianAggregator):
     r"""Impartial multi-task learning: the direction with equal projections on all unit gradients.
 
     $$ w = (J J^\top)^\dagger\, n, \quad n_k = \|g_k\|, \qquad\text{then } w \leftarrow w / \textstyle\sum_k w_k $$
@@ -68,7 +68,7 @@ class IMTLG(Aggregator):
         return Outcome(unit.expand(weights / total), Status.OPTIMAL, 0.0, 1)
 
 
-class ConFIG(Aggregator):
+class ConFIG(GramianAggregator):
     r"""Conflict-free inverse gradients: equal angles to all gradients, with the length of their projections.
 
     $$ u = \frac{\hat J^\dagger \mathbf 1}{\|\hat J^\dagger \mathbf 1\|}, \qquad

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, Description, Outcome
 from paretograd.aggregators.checks import as_weights
-from paretograd.geometry.gramian import Array, UnitGramian, check_finite, plain_size
+from paretograd.geometry.gramian import Array, check_finite, plain_size
 from paretograd.guarantees import MEAN, Guarantee
 
 
@@ -65,9 +65,6 @@ class Mean(Aggregator):
         if self._fixed is None:
             return Outcome(np.full(m, 1.0 / m))
         return Outcome(as_weights(self._fixed, "weights", m).copy())
-
-    def _solve(self, unit: UnitGramian) -> Outcome:
-        raise AssertionError("unreachable: _outcome answers")
 
     def __repr__(self) -> str:
         return "Mean()" if self._fixed is None else f"Mean(weights={self._fixed.tolist()})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.aggregators.base import Description, GramianAggregator, Outcome
 from paretograd.aggregators.checks import as_number
 from paretograd.errors import InfeasibleCapError, ParameterError
 from paretograd.geometry.gramian import UnitGramian
@@ -20,7 +20,7 @@ def _outcome(found: MinNorm) -> Outcome:
     return Outcome(found.weights, status, found.residual, found.steps)
 
 
-class MGDA(Aggregator):
+class MGDA(GramianAggregator):
     r"""Multiple gradient descent: the shortest vector in the convex hull of the gradients.
 
     $$ d = J^\top w, \qquad w = \arg\min_{w \in \Delta} \|J^\top w\| $$
@@ -46,7 +46,7 @@ class MGDA(Aggregator):
         return _outcome(min_norm_point(unit))
 
 
-class CappedMGDA(Aggregator):
+class CappedMGDA(GramianAggregator):
     r"""Capped MGDA, the paper's robust rule: MGDA with every weight at most C.
 
     $$ d = J^\top w, \qquad w = \arg\min_{w \in \Delta,\; w \le C} \|J^\top w\| $$
@@ -101,7 +101,7 @@ class CappedMGDA(Aggregator):
         return _outcome(min_norm_point(unit) if cap >= 1.0 else capped_min_norm_point(unit, cap))
 
 
-class ClippedMGDA(Aggregator):
+class ClippedMGDA(GramianAggregator):
     r"""MGDA with its weights cut off at C afterwards: the naive baseline that capped MGDA is compared with.
 
     $$ w_k = \min(w^{\mathrm{MGDA}}_k, C), \qquad\text{then, if renormalised,}\quad w \leftarrow w / \|w\|_1 $$

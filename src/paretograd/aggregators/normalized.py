@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paretograd.aggregators.base import Aggregator, Description, Outcome
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Guarantee
 
 
@@ -43,9 +43,6 @@ class Normalized(Aggregator):
         outcome = self.aggregator._outcome(G, eps)
         size = float(abs(outcome.weights).sum())
         return outcome._replace(weights=outcome.weights / size) if size > 0.0 else outcome
-
-    def _solve(self, unit: UnitGramian) -> Outcome:
-        raise AssertionError("unreachable: _outcome answers")
 
     def state_dict(self) -> dict[str, Any]:
         return self.aggregator.state_dict()

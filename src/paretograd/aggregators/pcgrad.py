@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.aggregators.base import Description, GramianAggregator, Outcome
 from paretograd.aggregators.checks import make_rng
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array, UnitGramian
@@ -28,7 +28,7 @@ def _gather(unit: UnitGramian, coefficients: Array, mean: bool) -> Array:
     return full / unit.m if mean else full
 
 
-class PCGrad(Aggregator):
+class PCGrad(GramianAggregator):
     r"""Gradient surgery: remove from each gradient, in turn, its conflicts with the others; one pass.
 
     $$ g_k \leftarrow g_k + \frac{(-\langle g_k, g_i \rangle)_+}{\|g_i\|^2}\, g_i
@@ -92,7 +92,7 @@ class PCGrad(Aggregator):
             self._rng.bit_generator.state = state["rng"]
 
 
-class PCGradPlus(Aggregator):
+class PCGradPlus(GramianAggregator):
     r"""PCGrad repeated until no treated gradient conflicts (alg. pcgrad+), solved to its limit.
 
     Sweeps of projections onto half-spaces come near their limit but may never reach it. Once the set of

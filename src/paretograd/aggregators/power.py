@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.aggregators.base import Description, GramianAggregator, Outcome
 from paretograd.aggregators.checks import as_number, as_weights
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array, UnitGramian
@@ -36,7 +36,7 @@ def _solve_logarithms(unit: UnitGramian, beta: float, omega: Array | None = None
     return found.log_weights, Outcome(found.log_weights, status, found.residual, nearest.steps + found.steps)
 
 
-class PowerMean(Aggregator):
+class PowerMean(GramianAggregator):
     r"""The direction that maximises a power mean of the decreases (eq. pmean).
 
     $$ d = \arg\max_d\; M_p(J d) - \tfrac12 \|d\|^2, \qquad M_p(x) = \Big(\tfrac1m \sum_k x_k^p\Big)^{1/p} $$
@@ -98,7 +98,7 @@ class PowerMean(Aggregator):
         return outcome._replace(weights=np.exp(logs + (1.0 - p) * log_mean - math.log(m)))
 
 
-class NashMTL(Aggregator):
+class NashMTL(GramianAggregator):
     r"""Nash bargaining: every objective gains the same relative to what the others could offer.
 
     $$ G w = 1 / w, \qquad d = J^\top w $$
@@ -136,7 +136,7 @@ class NashMTL(Aggregator):
         return outcome._replace(weights=np.exp(logs) * scale)
 
 
-class FairGrad(Aggregator):
+class FairGrad(GramianAggregator):
     r"""Alpha-fair allocation of the decreases.
 
     $$ G w = w^{-1/\alpha}, \qquad d = J^\top w $$
@@ -176,7 +176,7 @@ class FairGrad(Aggregator):
         return outcome if logs is None else outcome._replace(weights=np.exp(logs))
 
 
-class PIVRG(Aggregator):
+class PIVRG(GramianAggregator):
     r"""Performance-informed variance reduction: FairGrad with alpha = 2 and weights for objectives that lag.
 
     $$ G w = (\omega / w)^{1/2}, \qquad d = J^\top w $$

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, Description, Outcome
 from paretograd.aggregators.checks import make_rng
-from paretograd.geometry.gramian import Array, UnitGramian, check_finite, plain_size
+from paretograd.geometry.gramian import Array, check_finite, plain_size
 from paretograd.guarantees import Guarantee
+
+#: Calls that one block of random weights serves.
+_BLOCK = 64
 
 
 class RGW(Aggregator):
@@ -36,6 +39,8 @@ class RGW(Aggregator):
 
     def __init__(self, seed: int | None = None, generator: torch.Generator | None = None) -> None:
         self._rng = make_rng(seed, generator)
+        self._block, self._used = np.empty((0, 0)), 0
+        self._state_before = self._rng.bit_generator.state
 
     @property
     def guarantee(self) -> Guarantee:
@@ -44,25 +49,32 @@ class RGW(Aggregator):
 
     def weights(self, gramian: Tensor) -> Tensor:
         m = plain_size(gramian)
-        return torch.from_numpy(self._draw(m, np.float32)) if m else super().weights(gramian)
+        return torch.from_numpy(self._draw(m).astype(np.float32)) if m else super().weights(gramian)
 
     def _outcome(self, G: Array, eps: float) -> Outcome:
         check_finite(G)
-        return Outcome(self._draw(len(G), np.float64))
+        return Outcome(self._draw(len(G)).copy())
 
-    def _draw(self, m: int, dtype: type[Any]) -> Any:
-        raised = np.exp(self._rng.standard_normal(m, dtype=dtype))
-        raised /= np.add.reduce(raised)
-        return raised
+    def _draw(self, m: int) -> Array:
+        """The next weights. They are drawn in blocks, which takes a fraction of the time of single draws."""
+        if self._used == len(self._block) or self._block.shape[1] != m:
+            self._draw_block(m)
+        self._used += 1
+        weights: Array = self._block[self._used - 1]
+        return weights
 
-    def _solve(self, unit: UnitGramian) -> Outcome:
-        raise AssertionError("unreachable: _outcome answers")
+    def _draw_block(self, m: int) -> None:
+        self._state_before, self._used = self._rng.bit_generator.state, 0
+        raised = np.exp(self._rng.standard_normal((_BLOCK, m)))
+        self._block = raised / raised.sum(axis=1, keepdims=True)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rng": self._rng.bit_generator.state}
+        return {"rng": self._state_before, "m": self._block.shape[1], "used": self._used}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
+        self._draw_block(state["m"])
+        self._used = state["used"]
 
     def __repr__(self) -> str:
         return "RGW()"

@@ -177,8 +177,8 @@ def unit_gramian(G: Array, eps: float) -> UnitGramian:
         eps: machine epsilon of the dtype that it came in: what a Gramian may deviate from symmetry and
             positive semidefiniteness by.
     """
-    m = G.shape[0]
     check_finite(G)
+    m = len(G)
     squares = G.diagonal()
     smallest = squares[squares.argmin()]
     if smallest < 0.0:
@@ -194,28 +194,28 @@ def unit_gramian(G: Array, eps: float) -> UnitGramian:
         if np.abs(G[zero]).max() > 2.0 * _ZERO**0.5 * norms.max():
             raise NotAGramianError("a row whose diagonal entry is zero must be zero; this matrix has another")
         G, norms = G[np.ix_(live, live)], norms[live]
-    if not len(norms):
-        return UnitGramian(G, norms, live, m, eps)
-    inverse = 1.0 / norms
-    C = G * inverse
-    C *= inverse[:, None]
-    return UnitGramian(_symmetric_cosines(C, eps), norms, live, m, eps)
+        if not len(norms):
+            return UnitGramian(G, norms, live, m, eps)
+    return UnitGramian(_cosines(G, norms, eps), norms, live, m, eps)
 
 
-def _symmetric_cosines(C: Array, eps: float) -> Array:
+def _cosines(G: Array, norms: Array, eps: float) -> Array:
     # Entries of a computed Gramian are off by a few rounding errors of |g_i||g_j|; more is a wrong matrix.
-    m = len(C)
     slack = 1e-6 + 64.0 * eps
-    S = C + C.T
+    S = G + G.T
     S *= 0.5
-    # |C|^2 = |S|^2 + |skew part|^2: cheaper than the skew part itself.
-    flat, even = C.ravel(), S.ravel()
-    skew = float(flat.dot(flat) - even.dot(even))
-    if skew > m * m * slack * slack:
+    # |G|^2 = |S|^2 + |skew part|^2: cheaper than the skew part itself.
+    flat, even = G.ravel(), S.ravel()
+    square = float(flat.dot(flat))
+    skew = square - float(even.dot(even))
+    if skew > slack * slack * square:
         raise NotAGramianError(
-            f"a Gramian is symmetric; this matrix is off by {math.sqrt(skew):.2g} of the norms on its diagonal. "
+            f"a Gramian is symmetric; the skew part of this matrix is {math.sqrt(skew / square):.2g} of its norm. "
             "From a Jacobian J of shape (m, n), pass paretograd.gramian(J)"
         )
+    inverse = 1.0 / norms
+    S *= inverse
+    S *= inverse[:, None]
     largest = max(float(even[even.argmax()]), -float(even[even.argmin()]))
     if largest > 1.0 + slack:
         i, j = np.unravel_index(int(np.abs(S).argmax()), S.shape)
@@ -225,7 +225,7 @@ def _symmetric_cosines(C: Array, eps: float) -> Array:
         )
     if largest > 1.0:
         np.clip(S, -1.0, 1.0, out=S)
-    even[:: m + 1] = 1.0
+    even[:: len(S) + 1] = 1.0
     return S
 
 

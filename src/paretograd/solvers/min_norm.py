@@ -38,7 +38,9 @@ def min_norm_point(unit: UnitGramian) -> MinNorm:
         R = factor(unit.C)
         return nnls(np.vstack([R, a]), np.append(np.zeros(len(R)), 1.0))
 
-    solution = solve_nonneg_qp(unit.C + a * a[:, None], -a, by_nnls)
+    H = np.multiply.outer(a, a)
+    H += unit.C
+    solution = solve_nonneg_qp(H, -a, by_nnls)
     y = solution.a
     weights = y * a
     weights /= weights.sum()

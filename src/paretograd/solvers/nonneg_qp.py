@@ -64,13 +64,27 @@ def factor(H: Array) -> Array:
 
 
 def nnls(A: Array, b: Array) -> Array:
-    """The ``x >= 0`` that minimises ``|A x - b|``."""
+    """The ``x >= 0`` that minimises ``|A x - b|``, for columns of A of norm about one.
+
+    scipy's Lawson-Hanson steps off an optimal face now and then where many optimality conditions hold with
+    equality: its answer is checked, and if need be asked for again with b rescaled, which breaks the ties.
+    """
     from scipy.optimize import nnls as lawson_hanson
 
-    try:
-        return lawson_hanson(A, b, maxiter=30 * A.shape[1])[0]  # type: ignore[no-any-return]
-    except RuntimeError:  # too many iterations: the caller's residual will say so
-        return np.zeros(A.shape[1])
+    best, error = np.zeros(A.shape[1]), np.inf
+    if (A.T @ b).max() <= TOL * (1.0 + np.abs(b).max()):
+        return best
+    for scale in (1.0, 1e3, 1e-3, 1e7):
+        try:
+            x = lawson_hanson(A, scale * b, maxiter=30 * A.shape[1])[0] / scale
+        except RuntimeError:  # too many iterations: the caller's residual will say so
+            continue
+        residual = nonneg_residual(x, A.T @ (A @ x - b))
+        if residual < error:
+            best, error = x, residual
+        if error <= TOL * (8 + A.shape[1]):
+            break
+    return best
 
 
 def least_distance(H: Array, q: Array) -> Array:
@@ -101,7 +115,7 @@ def _block_pivot(H: Array, q: Array, free: NDArray[np.bool_] | None) -> NonnegSo
         a = np.zeros(m)
         rows = inside.nonzero()[0]
         if len(rows):
-            part = solve_spd(H.take(rows, 0).take(rows, 1), -q.take(rows))
+            part = solve_spd(H.copy() if len(rows) == m else H.take(rows, 0).take(rows, 1), -q.take(rows))
             if part is None:
                 return None
             a[rows] = part

@@ -106,7 +106,8 @@ def _newton(
             best, stalled = _Iterate(z, v, error), 0
         elif best.error < 1e-6 and scale == 1.0:
             stalled += 1
-        if best.error < goal or stalled >= 2:
+        # At rounding, two steps without progress are the end; before it, the error may rise on the way.
+        if best.error < goal or stalled >= (2 if best.error < 1e-12 else 40):
             break
     return best, steps
 
