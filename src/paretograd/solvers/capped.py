@@ -52,10 +52,11 @@ def _solve(unit: UnitGramian, cap: float, total: float) -> tuple[Array, float, i
     y[order[: needed - 1]] = upper[order[: needed - 1]]
     y[order[needed - 1]] = total - cap * (needed - 1)
     steps, best, best_residual = 0, y, np.inf
+    free = (y > 0.0) & (y < upper)
     for _ in range(30):
-        y, used = active_set(shifted, -_DELTA * y, upper, y, a)
+        y, free, used = active_set(shifted, -_DELTA * y, upper, y, a, free)
         steps += used
-        residual = _residual(unit.C, y, a, upper)
+        residual = _residual(unit.C, y, a, upper, free)
         if residual < best_residual:
             best, best_residual = y, residual
         if residual <= 1e-15 * (8 + len(a)):
@@ -67,7 +68,9 @@ def _solve(unit: UnitGramian, cap: float, total: float) -> tuple[Array, float, i
     return weights, best_residual, steps
 
 
-def active_set(H: Array, q: Array, upper: Array, start: Array, normal: Array) -> tuple[Array, int]:
+def active_set(
+    H: Array, q: Array, upper: Array, start: Array, normal: Array, free: NDArray[np.bool_]
+) -> tuple[Array, NDArray[np.bool_], int]:
     """Minimise ``y'Hy/2 + q'y`` over ``0 <= y <= upper`` with ``normal @ y`` kept at its value.
 
     A primal active-set method: for a positive definite H every step lowers the objective, so it ends.
@@ -78,15 +81,17 @@ def active_set(H: Array, q: Array, upper: Array, start: Array, normal: Array) ->
         upper: upper bounds.
         start: a feasible point.
         normal: positive entries.
+        free: entries to treat as strictly between their bounds in the beginning.
+
+    Returns:
+        the solution, its free entries, and the number of steps.
     """
-    y = np.clip(start, 0.0, upper)
-    free = (y > 0.0) & (y < upper)
-    total = float(normal @ y)
+    y, free = start, free.copy()
     steps = 0
     while steps < 20 * len(q) + 20:
         steps += 1
-        target, level = _minimise_on(H, q, y, free, normal, total)
-        move = target - y
+        move, level = _step(H, H @ y + q, free, normal)
+        move[np.abs(move) <= 1e-15 * y] = 0.0  # rounding, which must not push an entry against its bound
         with np.errstate(divide="ignore", invalid="ignore"):
             room = np.where(move < 0.0, -y / move, (upper - y) / move)
         room[~free | (move == 0.0)] = np.inf
@@ -96,31 +101,32 @@ def active_set(H: Array, q: Array, upper: Array, start: Array, normal: Array) ->
             y[blocking] = 0.0 if move[blocking] < 0.0 else upper[blocking]
             free[blocking] = False
             continue
-        y = np.clip(target, 0.0, upper)
+        y = np.clip(y + move, 0.0, upper)
         entering = _entering(H @ y + q, y, free, upper, normal, level)
         if not len(entering):
             break
         free[entering] = True
-    return y, steps
+    return y, free, steps
 
 
-def _minimise_on(
-    H: Array, q: Array, y: Array, free: NDArray[np.bool_], normal: Array, total: float
-) -> tuple[Array, float | None]:
-    """The minimiser over the free entries alone, and the multiplier of the equality (None if unknown)."""
+def _step(H: Array, slope: Array, free: NDArray[np.bool_], normal: Array) -> tuple[Array, float | None]:
+    """The move of the free entries to their minimum along the plane, and the multiplier (None if unknown).
+
+    Working with moves, whose product with the normal is zero, keeps rounding in the sum out of the way: entries
+    that count for nothing in it may still count in the direction.
+    """
+    move = np.zeros(len(slope))
     rows = free.nonzero()[0]
     if not len(rows):
-        return y, None
-    fixed = np.where(free, 0.0, y)
-    right = np.stack([-(q[rows] + H[rows] @ fixed), normal[rows]], axis=1)
-    both = solve_spd(H.take(rows, 0).take(rows, 1), right)
+        return move, None
+    a = normal[rows]
+    both = solve_spd(H.take(rows, 0).take(rows, 1), np.stack([slope[rows], a], axis=1))
     if both is None:
-        return y, None
-    plain, along = both[:, 0], both[:, 1]
-    level = float((total - normal @ fixed - normal[rows] @ plain) / (normal[rows] @ along))
-    target = y.copy()
-    target[rows] = plain + level * along
-    return target, level
+        return move, None
+    down, along = both[:, 0], both[:, 1]
+    level = float((a @ down) / (a @ along))
+    move[rows] = level * along - down
+    return move, level
 
 
 def _entering(
@@ -143,13 +149,13 @@ def _entering(
     return np.array([rise, fall]) if rate[fall] - rate[rise] > tol else none
 
 
-def _residual(H: Array, y: Array, a: Array, upper: Array) -> float:
+def _residual(C: Array, y: Array, a: Array, upper: Array, free: NDArray[np.bool_]) -> float:
     """Violation of the optimality conditions, relative to ``1 + |y|``, with the multiplier that suits y best."""
-    slope = H @ y
-    free = (y > 0.0) & (y < upper)
+    slope = C @ y
     if free.any():
         level = float(slope[free] @ a[free] / (a[free] @ a[free]))
     else:
         level = 0.5 * float((slope / a)[y >= upper].max() + (slope / a)[y <= 0.0].min())
-    violation = np.maximum(np.minimum(y, slope - level * a), y - upper)
-    return float(np.abs(violation).max() / (1.0 + y.max()))
+    reduced = slope - level * a
+    wrong_way = np.where(y >= upper, np.maximum(reduced, 0.0), np.maximum(-reduced, 0.0))
+    return float(np.where(free, np.abs(reduced), wrong_way).max() / (1.0 + y.max()))

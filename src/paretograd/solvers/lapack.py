@@ -44,9 +44,11 @@ def solve_scaled_spd(A: Array, b: Array) -> Array:
     S = A * scale
     S *= scale[:, None]
     _, y, info = _lapack().dposv(S, b * scale, lower=1)
-    if info != 0:  # positive definite but for rounding: shift the unit diagonal by just that
-        S.ravel()[:: len(b) + 1] += 1e-13
+    shift = 4e-16 * len(b)
+    while info != 0:  # positive definite but for rounding: shift the unit diagonal by just that
+        S.ravel()[:: len(b) + 1] += shift
         _, y, info = _lapack().dposv(S, b * scale, lower=1)
+        shift *= 4.0
     return y * scale  # type: ignore[no-any-return]
 
 
