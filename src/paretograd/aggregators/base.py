@@ -84,6 +84,10 @@ class Aggregator(ABC):
 
     def weights(self, gramian: Tensor) -> Tensor:
         """Weights of shape ``(..., m)``, in the Gramian's dtype and on its device."""
+        check_gramian(gramian)
+        array = as_array(gramian)
+        if array.ndim == 2:  # the common case, without the evidence
+            return _as_tensor(self._outcome(array, _EPS.get(gramian.dtype, 2e-16)).weights, gramian)
         return self.solve(gramian).weights
 
     def __call__(self, jacobian: Tensor) -> Tensor:
@@ -135,13 +139,13 @@ class GramianAggregator(Aggregator):
 
 
 def _as_solution(outcome: Outcome, like: Tensor) -> Solution:
-    weights, status, residual, steps = outcome
-    if like.dtype is torch.float32:
-        weights = weights.astype(np.float32)
-    tensor = torch.from_numpy(weights)
-    if tensor.dtype is not like.dtype or not like.is_cpu:
-        tensor = tensor.to(dtype=like.dtype, device=like.device)
-    return Solution(tensor, status, residual, steps)
+    return Solution(_as_tensor(outcome.weights, like), outcome.status, outcome.residual, outcome.steps)
+
+
+def _as_tensor(weights: Array, like: Tensor) -> Tensor:
+    if like.dtype is torch.float32 and like.is_cpu:
+        return torch.from_numpy(weights.astype(np.float32))
+    return torch.from_numpy(weights).to(dtype=like.dtype, device=like.device)
 
 
 #: Rounding error of a Gramian's entries by dtype.

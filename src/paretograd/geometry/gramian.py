@@ -84,8 +84,8 @@ def plain_size(G: Tensor) -> int:
     if type(G) is Tensor and G.dtype is torch.float32 and G.is_cpu and not G.requires_grad:
         array = G.numpy()
         if array.ndim == 2 and len(array) == array.shape[1]:
-            flat = array.ravel()
-            if math.isfinite(flat.dot(flat)):
+            squares = array.diagonal()  # not finite exactly where the gradient is not
+            if math.isfinite(squares.dot(squares)):
                 return len(array)
     return 0
 
@@ -177,8 +177,10 @@ def unit_gramian(G: Array, eps: float) -> UnitGramian:
         eps: machine epsilon of the dtype that it came in: what a Gramian may deviate from symmetry and
             positive semidefiniteness by.
     """
-    check_finite(G)
-    m = len(G)
+    m, flat = len(G), G.ravel()
+    square = float(flat.dot(flat))
+    if not math.isfinite(square):
+        check_finite(G)
     squares = G.diagonal()
     smallest = squares[squares.argmin()]
     if smallest < 0.0:
@@ -196,17 +198,16 @@ def unit_gramian(G: Array, eps: float) -> UnitGramian:
         G, norms = G[np.ix_(live, live)], norms[live]
         if not len(norms):
             return UnitGramian(G, norms, live, m, eps)
-    return UnitGramian(_cosines(G, norms, eps), norms, live, m, eps)
+    return UnitGramian(_cosines(G, square, norms, eps), norms, live, m, eps)
 
 
-def _cosines(G: Array, norms: Array, eps: float) -> Array:
+def _cosines(G: Array, square: float, norms: Array, eps: float) -> Array:
     # Entries of a computed Gramian are off by a few rounding errors of |g_i||g_j|; more is a wrong matrix.
     slack = 1e-6 + 64.0 * eps
     S = G + G.T
     S *= 0.5
     # |G|^2 = |S|^2 + |skew part|^2: cheaper than the skew part itself.
-    flat, even = G.ravel(), S.ravel()
-    square = float(flat.dot(flat))
+    even = S.ravel()
     skew = square - float(even.dot(even))
     if skew > slack * slack * square:
         raise NotAGramianError(

@@ -85,7 +85,7 @@ def _guess_supports(H: Array, Q: Array) -> NDArray[np.bool_]:
 def _pivot(H: Array, Q: Array, inside: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_] | None, float, int]:
     """Block principal pivoting on all problems at once; says which of them settled (None: all)."""
     answers = todo = None
-    settled, residual, rounds = np.zeros(len(Q), dtype=bool), 0.0, 0
+    settled, residual, rounds = None, 0.0, 0
     while rounds < 12:
         rounds += 1
         try:
@@ -104,15 +104,17 @@ def _pivot(H: Array, Q: Array, inside: NDArray[np.bool_]) -> tuple[Array, NDArra
             if answers is not None:
                 answers[todo], A = A, answers
             return A, None, residual, rounds
-        if answers is None or todo is None:
-            answers, todo = np.zeros_like(Q), np.arange(len(Q))
+        if answers is None or todo is None or settled is None:
+            answers, todo, settled = np.zeros_like(Q), np.arange(len(Q)), np.zeros(len(Q), dtype=bool)
         bad = wrong.any(axis=1)
         good = ~bad
         if good.any():
             residual = max(residual, _residual(A[good], slope[good]))
             answers[todo[good]], settled[todo[good]] = np.maximum(A[good], 0.0), True
         todo, Q, inside = todo[bad], Q[bad], inside[bad] ^ wrong[bad]
-    return (np.zeros_like(Q) if answers is None else answers), settled, residual, rounds
+    if answers is None:
+        return np.zeros_like(Q), np.zeros(len(Q), dtype=bool), residual, rounds
+    return answers, settled, residual, rounds
 
 
 def _solve_on(H: Array, Q: Array, inside: NDArray[np.bool_]) -> Array:
