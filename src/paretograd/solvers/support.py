@@ -126,8 +126,10 @@ def _solve_on(H: Array, Q: Array, inside: NDArray[np.bool_]) -> Array:
         S.reshape(k, -1)[:, :: m + 1] = 1.0
         return np.asarray(np.linalg.solve(S, (Q * inside)[:, :, None])[:, :, 0] * -1.0, dtype=np.float64)
     # One Cholesky solve after the other is as fast as any batched call, and each has just the size it needs.
-    row, column = inside.nonzero()
-    values = -Q[row, column]
+    place = inside.ravel().nonzero()[0]
+    column = place % m
+    values = Q.take(place)
+    np.negative(values, out=values)
     solve, start = spd_solver(), 0
     for end in np.cumsum(np.count_nonzero(inside, axis=1)).tolist():
         if end > start:
@@ -137,5 +139,5 @@ def _solve_on(H: Array, Q: Array, inside: NDArray[np.bool_]) -> Array:
                 raise np.linalg.LinAlgError
         start = end
     A = np.zeros((k, m))
-    A[row, column] = values
+    A.ravel()[place] = values
     return A
