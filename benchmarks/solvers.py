@@ -5,8 +5,9 @@
 
 Time: processor time of this process on one thread (so that other programs on the machine count little), a
 float32 Gramian for both, blocks of calls of the two libraries in turn on each matrix; a matrix counts with
-its median over all rounds, a cell with the median over its matrices, a ratio with that of adjacent blocks. Accuracy: each direction ``J.T w``
-against the float64 one of `reference`, for a float32 and for a float64 Gramian.
+its median over all rounds, a cell with the median over its matrices; ratios are those of adjacent blocks.
+Accuracy: each direction ``J.T w`` against the float64 one of `reference`, for a float32 and for a float64
+Gramian.
 """
 
 from __future__ import annotations
