@@ -12,29 +12,42 @@ from paretograd.aggregators.base import Description, GramianAggregator, Outcome
 from paretograd.aggregators.checks import as_weights
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.guarantees import Guarantee
-from paretograd.solvers.dual_cone import project_and_average, project_dual_cone, project_gradients
+from paretograd.solvers.dual_cone import Projection, project_and_average, project_dual_cone, project_gradients
 from paretograd.solvers.tolerance import status_of
 
 #: <d, q> = |d|^2 for a projection d of q, and <d, grad F> >= <d, q> as d conflicts with no gradient: c = 1.
 _PROJECTED = Guarantee("thm:PS_proj_cvg", non_conflicting=True, in_cone=True, beyond_hull=True, alignment=1.0)
 
 
-def _preference_guarantee(preference: Array | None) -> Guarantee:
-    if preference is None:
-        return _PROJECTED
-    total = float(preference.sum())
-    return Guarantee(
-        "thm:PS_proj_cvg",
-        non_conflicting=True,
-        in_cone=True,
-        beyond_hull=total >= 1.0 - 1e-12,
-        alignment=1.0 / max(1.0, total),  # Jensen: |sum_k u_k p_k|^2 <= total * sum_k u_k |p_k|^2
-        equivariant=False,
-        note="" if abs(total - 1.0) < 1e-12 else "The preference does not sum to 1: the step scales with its sum.",
-    )
+def _outcome(found: Projection, m: int) -> Outcome:
+    return Outcome(found.weights, status_of(found.residual, m), found.residual, found.steps)
 
 
-class UPGrad(GramianAggregator):
+class _Preferring(GramianAggregator):
+    """What UPGrad and DualProj share: weights of an average, which the user may prefer to be uneven."""
+
+    def __init__(self, preference: Sequence[float] | Tensor | None = None) -> None:
+        self.preference = None if preference is None else as_weights(preference, "preference").tolist()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Corollary 2; with a preference the constant follows from its sum."""
+        if self.preference is None:
+            return _PROJECTED
+        total = sum(self.preference)
+        return replace(
+            _PROJECTED,
+            beyond_hull=total >= 1.0 - 1e-12,
+            alignment=1.0 / max(1.0, total),  # Jensen: |sum_k u_k p_k|^2 <= total * sum_k u_k |p_k|^2
+            equivariant=False,
+            note="" if abs(total - 1.0) < 1e-12 else "The preference does not sum to 1: the step scales with its sum.",
+        )
+
+    def _average(self, m: int) -> Array:
+        return np.full(m, 1.0 / m) if self.preference is None else as_weights(self.preference, "preference", m)
+
+
+class UPGrad(_Preferring):
     r"""Unconflicting projection: project every gradient onto the dual cone, then average.
 
     $$ d = \frac1m \sum_k p_k, \qquad p_k = \mathrm{proj}_{\{d : J d \ge 0\}}(g_k) $$
@@ -52,21 +65,11 @@ class UPGrad(GramianAggregator):
         when="A good first choice: no objective goes up, and every gradient contributes in proportion to its norm.",
     )
 
-    def __init__(self, preference: Sequence[float] | Tensor | None = None) -> None:
-        self.preference = None if preference is None else as_weights(preference, "preference").tolist()
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return _preference_guarantee(None if self.preference is None else np.array(self.preference))
-
     def _solve(self, unit: UnitGramian) -> Outcome:
-        m = unit.m
-        u = np.full(m, 1.0 / m) if self.preference is None else as_weights(self.preference, "preference", m)
-        found = project_and_average(unit, u)
-        return Outcome(found.weights, status_of(found.residual, m), found.residual, found.steps)
+        return _outcome(project_and_average(unit, self._average(unit.m)), unit.m)
 
 
-class DualProj(GramianAggregator):
+class DualProj(_Preferring):
     r"""Project the mean gradient onto the dual cone.
 
     $$ d = \mathrm{proj}_{\{d : J d \ge 0\}}\Big(\frac1m \sum_k g_k\Big) $$
@@ -84,18 +87,8 @@ class DualProj(GramianAggregator):
         when="You would use the mean, and only want it changed where some objective would go up.",
     )
 
-    def __init__(self, preference: Sequence[float] | Tensor | None = None) -> None:
-        self.preference = None if preference is None else as_weights(preference, "preference").tolist()
-
-    @property
-    def guarantee(self) -> Guarantee:
-        return _preference_guarantee(None if self.preference is None else np.array(self.preference))
-
     def _solve(self, unit: UnitGramian) -> Outcome:
-        m = unit.m
-        u = np.full(m, 1.0 / m) if self.preference is None else as_weights(self.preference, "preference", m)
-        found = project_dual_cone(unit, u)
-        return Outcome(found.weights, status_of(found.residual, m), found.residual, found.steps)
+        return _outcome(project_dual_cone(unit, self._average(unit.m)), unit.m)
 
 
 class GreedyDCP(GramianAggregator):
@@ -121,10 +114,9 @@ class GreedyDCP(GramianAggregator):
         return replace(_PROJECTED, equivariant=False, note="Ties go to the first objective.")
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        m = unit.m
         found = project_gradients(unit)
         scaled = unit.restrict(found.weights) * unit.norms
         squares = np.maximum(np.einsum("ki,ki->k", scaled @ unit.C, scaled), 0.0)
         # Values equal to rounding are ties: the first of them wins on every machine.
         best = int(np.flatnonzero(squares >= squares.max() * (1.0 - 1e-12))[0])
-        return Outcome(found.weights[best], status_of(found.residual, m), found.residual, found.steps)
+        return _outcome(found._replace(weights=found.weights[best]), unit.m)

@@ -65,7 +65,7 @@ class RGW(Aggregator):
 
     def _draw_block(self, m: int) -> None:
         self._state_before, self._used = self._rng.bit_generator.state, 0
-        raised = np.exp(self._rng.standard_normal((_BLOCK, m)))
+        raised = np.exp(self._rng.standard_normal((_BLOCK, m), dtype=np.float32), dtype=np.float64)
         self._block = raised / raised.sum(axis=1, keepdims=True)
 
     def state_dict(self) -> dict[str, Any]:
