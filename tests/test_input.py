@@ -80,6 +80,7 @@ def test_wrong_jacobians(rule: pg.Aggregator, given: object, error: type[Excepti
         (torch.ones(2, 3), pg.ShapeError, r"\(..., m, m\) with m >= 1; got \(2, 3\)"),
         (torch.ones(0, 0), pg.ShapeError, r"got \(0, 0\)"),
         (torch.tensor([[1.0, 0.5], [0.0, 1.0]]), pg.NotAGramianError, "symmetric"),
+        (torch.tensor([[1e12, 0.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.0, 1.0]]), pg.NotAGramianError, "symmetric"),
         (torch.tensor([[1.0, 2.0], [2.0, 1.0]]), pg.NotAGramianError, "not positive semidefinite"),
         (torch.tensor([[-1.0, 0.0], [0.0, 1.0]]), pg.NotAGramianError, r"G\[0, 0\] = -1"),
         (torch.tensor([[0.0, 1.0], [1.0, 1.0]]), pg.NotAGramianError, "diagonal entry is zero"),

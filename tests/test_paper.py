@@ -57,12 +57,7 @@ def test_capped_mgda_interpolates_between_mgda_and_the_mean(case: Case) -> None:
     assert torch.equal(pg.CappedMGDA(cap=7.0).weights(G), pg.MGDA().weights(G))
     assert torch.equal(pg.CappedMGDA(eps=1.0 / m).weights(G), pg.MGDA().weights(G))
     for capped in (pg.CappedMGDA(cap=1.0 / m), pg.CappedMGDA(eps=1.0)):
-        assert (capped.weights(G) - 1.0 / m).abs().max() <= 1e-15 if not _loose(G, m) else True
-
-
-def _loose(G: torch.Tensor, m: int) -> bool:
-    """MGDA's own weights may already be uniform but for rounding; then nothing needs capping."""
-    return bool(pg.MGDA().weights(G).max() <= 1.0 / m * (1 + 1e-12))
+        assert (capped.weights(G) - 1.0 / m).abs().max() <= 1e-15
 
 
 def test_a_cap_of_one_over_m_minus_one_is_not_the_mean() -> None:

@@ -72,9 +72,7 @@ class Aggregator(ABC):
         Args:
             gramian: ``J @ J.T``, shape ``(..., m, m)``; leading dimensions are a batch.
         """
-        check_gramian(gramian)
-        eps = _EPS.get(gramian.dtype, 2e-16)
-        array = as_array(gramian)
+        array, eps = _read(gramian)
         if array.ndim == 2:
             return _as_solution(self._outcome(array, eps), gramian)
         m = array.shape[-1]
@@ -84,10 +82,9 @@ class Aggregator(ABC):
 
     def weights(self, gramian: Tensor) -> Tensor:
         """Weights of shape ``(..., m)``, in the Gramian's dtype and on its device."""
-        check_gramian(gramian)
-        array = as_array(gramian)
+        array, eps = _read(gramian)
         if array.ndim == 2:  # the common case, without the evidence
-            return _as_tensor(self._outcome(array, _EPS.get(gramian.dtype, 2e-16)).weights, gramian)
+            return _as_tensor(self._outcome(array, eps).weights, gramian)
         return self.solve(gramian).weights
 
     def __call__(self, jacobian: Tensor) -> Tensor:
@@ -136,6 +133,12 @@ class GramianAggregator(Aggregator):
             if repaired is not None:
                 return self._solve(repaired)
         return outcome
+
+
+def _read(gramian: Tensor) -> tuple[Array, float]:
+    """The checked values, and the rounding error that their dtype stands for."""
+    check_gramian(gramian)
+    return as_array(gramian), _EPS.get(gramian.dtype, 2e-16)
 
 
 def _as_solution(outcome: Outcome, like: Tensor) -> Solution:

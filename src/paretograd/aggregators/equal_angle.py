@@ -11,29 +11,26 @@ from paretograd.solution import Status
 from paretograd.solvers.lapack import solve_psd, solve_spd
 
 
-def _equal_angle(unit: UnitGramian) -> Array:
-    """Weights y of the unit gradients with ``C y = 1``: the pseudo-inverse's where C is singular."""
+def _equal_angle(unit: UnitGramian) -> tuple[Array, Array | None]:
+    """Weights y of the unit gradients with ``C y = 1``; where C is singular, pinv's, and C's null vectors."""
     ones = np.ones(len(unit.norms))
     y = solve_spd(unit.C.copy(), ones)
-    return y if y is not None else solve_psd(unit.C, ones, cutoff=8.0 * len(ones) * unit.eps)[0]
+    return (y, None) if y is not None else solve_psd(unit.C, ones, cutoff=8.0 * len(ones) * unit.eps)
 
 
 def _impartial(unit: UnitGramian) -> Array:
     """``pinv(G) n`` with ``n_k = |g_k|``, up to scale: the shortest weights of least error where G is singular."""
-    m = len(unit.norms)
     inverse = unit.norms.min() / unit.norms
-    y = solve_spd(unit.C.copy(), np.ones(m))
-    if y is not None:
+    y, null = _equal_angle(unit)
+    if null is None:
         return np.asarray(y * inverse)
-    y, null = solve_psd(unit.C, np.ones(m), cutoff=8.0 * m * unit.eps)
     if np.abs(unit.C @ y - 1.0).max() <= 1e-7:
         # Equal projections exist; among the weights that give them, y / norms + null vectors, take the shortest.
         free = null * inverse[:, None]
         shift, *_ = np.linalg.lstsq(free, -y * inverse, rcond=None)
         return np.asarray(y * inverse + free @ shift)
     lengths = unit.norms / unit.norms.max()
-    weights, _ = solve_psd(unit.C * lengths * lengths[:, None], lengths, cutoff=8.0 * m * unit.eps)
-    return weights
+    return solve_psd(unit.C * lengths * lengths[:, None], lengths, cutoff=8.0 * len(lengths) * unit.eps)[0]
 
 
 class IMTLG(GramianAggregator):
@@ -94,7 +91,7 @@ class ConFIG(GramianAggregator):
     def _solve(self, unit: UnitGramian) -> Outcome:
         if not len(unit.norms):
             return Outcome(np.zeros(unit.m), Status.STATIONARY)
-        y = _equal_angle(unit)
+        y, _ = _equal_angle(unit)
         slopes = unit.C @ y
         square = float(y @ slopes)
         if square <= 4.0 * unit.eps * float(np.abs(y).sum()) ** 2:

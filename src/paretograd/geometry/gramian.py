@@ -177,10 +177,8 @@ def unit_gramian(G: Array, eps: float) -> UnitGramian:
         eps: machine epsilon of the dtype that it came in: what a Gramian may deviate from symmetry and
             positive semidefiniteness by.
     """
-    m, flat = len(G), G.ravel()
-    square = float(flat.dot(flat))
-    if not math.isfinite(square):
-        check_finite(G)
+    check_finite(G)
+    m = len(G)
     squares = G.diagonal()
     smallest = squares[squares.argmin()]
     if smallest < 0.0:
@@ -198,25 +196,28 @@ def unit_gramian(G: Array, eps: float) -> UnitGramian:
         G, norms = G[np.ix_(live, live)], norms[live]
         if not len(norms):
             return UnitGramian(G, norms, live, m, eps)
-    return UnitGramian(_cosines(G, square, norms, eps), norms, live, m, eps)
+    return UnitGramian(_cosines(G, norms, eps), norms, live, m, eps)
 
 
-def _cosines(G: Array, square: float, norms: Array, eps: float) -> Array:
+def _cosines(G: Array, norms: Array, eps: float) -> Array:
     # Entries of a computed Gramian are off by a few rounding errors of |g_i||g_j|; more is a wrong matrix.
     slack = 1e-6 + 64.0 * eps
+    inverse = 1.0 / norms
+    C = G * inverse
+    C *= inverse[:, None]
     S = G + G.T
     S *= 0.5
-    # |G|^2 = |S|^2 + |skew part|^2: cheaper than the skew part itself.
-    even = S.ravel()
+    S *= inverse
+    S *= inverse[:, None]
+    # |C|^2 = |S|^2 + |skew part|^2: cheaper than the skew part itself.
+    flat, even = C.ravel(), S.ravel()
+    square = float(flat.dot(flat))
     skew = square - float(even.dot(even))
     if skew > slack * slack * square:
         raise NotAGramianError(
             f"a Gramian is symmetric; the skew part of this matrix is {math.sqrt(skew / square):.2g} of its norm. "
             "From a Jacobian J of shape (m, n), pass paretograd.gramian(J)"
         )
-    inverse = 1.0 / norms
-    S *= inverse
-    S *= inverse[:, None]
     largest = max(float(even[even.argmax()]), -float(even[even.argmin()]))
     if largest > 1.0 + slack:
         i, j = np.unravel_index(int(np.abs(S).argmax()), S.shape)

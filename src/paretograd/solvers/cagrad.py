@@ -26,9 +26,9 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
     At a Pareto stationary point no level above 0 exists; if level 0 lies within the ball, its nearest point,
     the projection of g0 onto the dual cone, is the answer.
     """
-    at_zero = project_dual_cone(unit, u)
     if c == 0.0 or not len(unit.norms):
-        return Projection(np.asarray(u, dtype=np.float64), 0.0, 0)
+        return Projection(u, 0.0, 0)
+    at_zero = project_dual_cone(unit, u)
     C, norms = unit.C, unit.norms
     top = float(norms.max())
     pull = unit.restrict(u) * (norms / top)  # weights of the unit gradients in g0 / top
@@ -65,9 +65,7 @@ def _best_level(
         steps += solution.steps
         a = solution.a
         free = a > 0.0
-        # On this support a = level * p - s, so that |J.T a|^2 = A t^2 - 2 B t + D.
-        right = level * tilt - base
-        distance = math.sqrt(max(float(a @ right), 0.0))
+        distance = math.sqrt(max(-float(a @ q), 0.0))  # |J.T a|^2 = a'Ca = -a'q, as a and the slopes complement
         error = abs(distance - radius) / radius
         if error < best_error:
             best, best_error = solution, error

@@ -43,11 +43,13 @@ def solve_scaled_spd(A: Array, b: Array) -> Array:
     scale = 1.0 / np.sqrt(A.diagonal())
     S = A * scale
     S *= scale[:, None]
-    _, y, info = _lapack().dposv(S, b * scale, lower=1)
-    shift = 4e-16 * len(b)
-    while info != 0:  # positive definite but for rounding: shift the unit diagonal by just that
-        S.ravel()[:: len(b) + 1] += shift
-        _, y, info = _lapack().dposv(S, b * scale, lower=1)
+    right, shift = b * scale, 4e-16 * len(b)
+    _, y, info = _lapack().dposv(S, right, lower=1)
+    for _ in range(20):
+        if info == 0:
+            break
+        S.ravel()[:: len(b) + 1] += shift  # positive definite but for rounding: shift the unit diagonal by just that
+        _, y, info = _lapack().dposv(S, right, lower=1)
         shift *= 4.0
     return y * scale  # type: ignore[no-any-return]
 
