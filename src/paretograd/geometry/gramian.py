@@ -205,10 +205,8 @@ def _cosines(G: Array, norms: Array, eps: float) -> Array:
     inverse = 1.0 / norms
     C = G * inverse
     C *= inverse[:, None]
-    S = G + G.T
+    S = C + C.T
     S *= 0.5
-    S *= inverse
-    S *= inverse[:, None]
     # |C|^2 = |S|^2 + |skew part|^2: cheaper than the skew part itself.
     flat, even = C.ravel(), S.ravel()
     square = float(flat.dot(flat))

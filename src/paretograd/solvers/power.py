@@ -18,12 +18,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
 from paretograd.solvers.lapack import solve_scaled_spd
 
 #: Logarithms are kept above this: exp(-690) is near the smallest positive float64, a weight of zero in effect.
 _FLOOR = -690.0
+
+#: Cosines closer than this are equal to rounding: a few dozen units of float64.
+_SAME = 4e-15
 
 
 class PowerSolution(NamedTuple):
@@ -53,13 +57,21 @@ def solve_power_equation(C: Array, norms: Array, beta: float, log_omega: Array) 
         log_omega: logarithms of omega, shape ``(m,)``.
     """
     log_norms = np.log(norms)
+    classes = _equal_directions(C)
+    if classes is not None:
+        firsts, labels = np.unique(classes, return_inverse=True)
+        C = C[np.ix_(firsts, firsts)]
     magnitude = np.abs(C)
     iterate = _Iterate(np.zeros(len(C)), np.zeros(len(C)))
     current, offset, steps = 1.0, 0.0, 0
     while True:
         # With w = u / norms the equation reads C u = kappa u^(-beta). A common factor of u is divided out,
         # so that w and x stay of order one.
-        log_kappa = current * log_omega + (current - 1.0) * log_norms
+        log_kappa = each = current * log_omega + (current - 1.0) * log_norms
+        if classes is not None:
+            log_kappa = np.full(len(C), -np.inf)
+            np.logaddexp.at(log_kappa, labels, each / current)
+            log_kappa *= current
         shift = float((log_kappa / (1.0 + current)).max())
         iterate.z += offset - shift
         iterate.v += offset - shift
@@ -71,8 +83,30 @@ def solve_power_equation(C: Array, norms: Array, beta: float, log_omega: Array) 
         iterate, used = _newton(C, magnitude, current, target, iterate, goal)
         steps += used
         if last:
-            return PowerSolution(iterate.z + shift - log_norms, iterate.error, steps)
+            z = iterate.z + shift
+            if classes is not None:
+                z = z[labels] + (each - log_kappa[labels]) / beta
+            return PowerSolution(z - log_norms, iterate.error, steps)
         current = max(beta, current / 4.0) if beta < current else min(beta, current * 4.0)
+
+
+def _equal_directions(C: Array) -> NDArray[np.intp] | None:
+    """For each gradient the first one of the same direction, to rounding; None where all directions differ.
+
+    Such gradients have the same slope x, so that ``w_k = (kappa_k / x) ** (1 / beta)`` splits their common weight
+    in a fixed ratio: one unknown, with ``kappa ** (1 / beta)`` summed, stands for all of them. Left apart, they make
+    C singular, and weights that are many decades smaller than a twin's sink into its rounding.
+    """
+    near = C > 1.0 - _SAME
+    if np.count_nonzero(near) == len(C):
+        return None
+    first = np.arange(len(C))
+    for k, row in enumerate(C):
+        twins = near[k, :k].nonzero()[0]
+        same = twins[np.abs(C[twins] - row).max(axis=1) <= _SAME]
+        if len(same):
+            first[k] = first[same[0]]
+    return first
 
 
 def _newton(
