@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,9 @@ Array = NDArray[np.float64]
 
 #: Columns converted to float64 at a time, so that a large Jacobian is never copied whole.
 _CHUNK = 1 << 20
+
+#: A sum of m cosines, each a product of two or three factors, is off by a few units of float64 for each.
+_ROUNDING = 4e-16
 
 #: Squared norms below this are too close to float64's smallest numbers to keep their digits: zero rows.
 _ZERO = 1e-280
@@ -199,34 +203,43 @@ def unit_gramian(G: Array, eps: float) -> UnitGramian:
     return UnitGramian(_cosines(G, norms, eps), norms, live, m, eps)
 
 
+@lru_cache(maxsize=64)
+def _probe(m: int) -> Array:
+    """A fixed random vector of mean square one."""
+    probe = np.random.default_rng(20260224).standard_normal(m)
+    return np.asarray(probe * math.sqrt(m / probe.dot(probe)))
+
+
 def _cosines(G: Array, norms: Array, eps: float) -> Array:
     # Entries of a computed Gramian are off by a few rounding errors of |g_i||g_j|; more is a wrong matrix.
     slack = 1e-6 + 64.0 * eps
     inverse = 1.0 / norms
     C = G * inverse
     C *= inverse[:, None]
-    S = C + C.T
-    S *= 0.5
-    # |C|^2 = |S|^2 + |skew part|^2: cheaper than the skew part itself.
-    flat, even = C.ravel(), S.ravel()
-    square = float(flat.dot(flat))
-    skew = square - float(even.dot(even))
-    if skew > slack * slack * square:
-        raise NotAGramianError(
-            f"a Gramian is symmetric; the skew part of this matrix is {math.sqrt(skew / square):.2g} of its norm. "
-            "From a Jacobian J of shape (m, n), pass paretograd.gramian(J)"
-        )
-    largest = max(float(even[even.argmax()]), -float(even[even.argmin()]))
+    # Freivalds' check: a matrix is symmetric where it and its transpose agree on a random vector.
+    probe = _probe(len(C))
+    twist = C.dot(probe)
+    twist -= probe.dot(C)
+    skew = math.sqrt(twist.dot(twist))
+    if skew > _ROUNDING * len(C):
+        if skew > 2.0 * slack * float(np.linalg.norm(C)):
+            raise NotAGramianError(
+                f"a Gramian is symmetric; for rows of norm 1, G - G.T has norm {np.linalg.norm(C - C.T):.2g}. "
+                "From a Jacobian J of shape (m, n), pass paretograd.gramian(J)"
+            )
+        C = 0.5 * (C + C.T)
+    flat = C.ravel()
+    largest = max(float(flat[flat.argmax()]), -float(flat[flat.argmin()]))
     if largest > 1.0 + slack:
-        i, j = np.unravel_index(int(np.abs(S).argmax()), S.shape)
+        i, j = np.unravel_index(int(np.abs(C).argmax()), C.shape)
         raise NotAGramianError(
             f"not positive semidefinite: |G[{i}, {j}]| exceeds sqrt(G[{i}, {i}] * G[{j}, {j}]) by the factor "
             f"{largest:.3g}. Compute the Gramian as J @ J.T in one dtype"
         )
     if largest > 1.0:
-        np.clip(S, -1.0, 1.0, out=S)
-    even[:: len(S) + 1] = 1.0
-    return S
+        np.clip(C, -1.0, 1.0, out=C)
+    flat[:: len(C) + 1] = 1.0
+    return C
 
 
 def check_floating(tensor: object, what: str) -> None:

@@ -18,17 +18,30 @@ SINGULAR = 1e-11
 
 
 @cache
+def _blas() -> Any:
+    from scipy.linalg import blas
+
+    return blas
+
+
+@cache
 def _lapack() -> Any:
     from scipy.linalg import lapack
 
     return lapack
 
 
+def add_square(A: Array, a: Array) -> Array:
+    """``A + a a'`` for a symmetric A."""
+    return _blas().dger(1.0, a, a, a=A.T).T  # type: ignore[no-any-return]
+
+
 def solve_spd(A: Array, b: Array) -> Array | None:
     """Solve ``A x = b`` for a positive definite A with a diagonal near one, overwriting A; None where A is singular."""
     # A.T is what LAPACK calls column-major: no copy is made, and A, a temporary of the caller, is overwritten.
     factor, x, info = _lapack().dposv(A.T, b, 1, 1)
-    if info != 0 or factor.diagonal().min() ** 2 < SINGULAR:
+    pivots = factor.diagonal()
+    if info != 0 or pivots[pivots.argmin()] ** 2 < SINGULAR:
         return None
     return x  # type: ignore[no-any-return]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from paretograd.errors import NotAGramianError
 from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.solvers.lapack import add_square
 from paretograd.solvers.nonneg_qp import factor, nnls, solve_nonneg_qp
 
 
@@ -32,18 +33,16 @@ def min_norm_point(unit: UnitGramian) -> MinNorm:
         zero = np.ones(unit.m)
         zero[unit.live] = 0.0
         return MinNorm(zero / zero.sum(), 0.0, 0, stationary=True)
-    a = unit.norms.min() / unit.norms
+    a = unit.norms[unit.norms.argmin()] / unit.norms
 
     def by_nnls() -> Array:
         R = factor(unit.C)
         return nnls(np.vstack([R, a]), np.append(np.zeros(len(R)), 1.0))
 
-    H = np.multiply.outer(a, a)
-    H += unit.C
-    solution = solve_nonneg_qp(H, -a, by_nnls)
+    solution = solve_nonneg_qp(add_square(unit.C, a), -a, by_nnls)
     y = solution.a
     weights = y * a
-    weights /= weights.sum()
+    weights /= y.dot(a)
     return MinNorm(weights, solution.residual, solution.steps, is_zero(unit, y))
 
 
@@ -52,8 +51,8 @@ def is_zero(unit: UnitGramian, y: Array) -> bool:
 
     Errors of size eps in the cosines change ``y'Cy`` by at most eps times the square of the sum of y.
     """
-    size = float(y.sum())
-    square = float(y @ (unit.C @ y)) / (size * size)
+    size = float(np.add.reduce(y))
+    square = float(y.dot(unit.C.dot(y))) / (size * size)
     if square < -1e-9 - 64.0 * unit.eps:
         raise NotAGramianError(
             f"not positive semidefinite: weights w >= 0 that sum to 1 have w'Gw = {square:.2g} for rows of norm 1, "

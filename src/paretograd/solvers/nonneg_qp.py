@@ -57,7 +57,13 @@ def solve_nonneg_qp(
 
 def nonneg_residual(a: Array, slope: Array) -> float:
     """Largest entry of ``min(a, slope)``, which is zero at the optimum, relative to ``1 + |a|``."""
-    return float(np.abs(np.minimum(a, slope)).max() / (1.0 + a.max()))
+    return largest(np.minimum(a, slope)) / (1.0 + largest(a))
+
+
+def largest(values: Array) -> float:
+    """Largest magnitude (``argmax`` is a quicker way to it than ``max`` for small arrays)."""
+    flat = np.abs(values).ravel()
+    return float(flat[flat.argmax()])
 
 
 def factor(H: Array) -> Array:
@@ -125,9 +131,9 @@ def _block_pivot(H: Array, q: Array, free: NDArray[np.bool_] | None) -> NonnegSo
             if part is None:
                 return None
             a[rows] = part
-        slope = H @ a
+        slope = H.dot(a)
         slope += q
-        wrong = np.where(inside, a, slope) < -TOL * (1.0 + np.abs(a).max())
+        wrong = np.where(inside, a, slope) < -TOL * (1.0 + largest(a))
         count = int(np.count_nonzero(wrong))
         if count == 0:
             residual = nonneg_residual(a, slope)
@@ -149,24 +155,25 @@ def _guess_support(H: Array, q: Array) -> NDArray[np.bool_]:
 
     A few steps do, as the cosines of gradients have few large eigenvalues and the others close together.
     """
-    a, slope, inside = np.zeros_like(q), q.copy(), q < 0.0
-    for _ in range(2):
+    inside = q < 0.0
+    # The point and its slope move along (p, Hp): one array each, so that one call moves both.
+    state, move = np.zeros((2, len(q))), np.empty((2, len(q)))
+    (a, slope), (p, Hp) = state, move
+    for steps in (3, 4):
+        a *= inside
+        np.add(H.dot(a), q, out=slope)
         mask = inside.astype(np.float64)
-        r = slope * mask
-        p, square = r, float(r.dot(r))
-        for _ in range(4):
-            Hp = H.dot(p)
+        np.multiply(slope, mask, out=p)
+        square = float(p.dot(p))
+        for _ in range(steps):
+            H.dot(p, out=Hp)
             curvature = float(p.dot(Hp))
             if not curvature > 0.0:
                 break
-            step = square / curvature
-            a -= step * p
-            slope -= step * Hp
+            state -= (square / curvature) * move
             r = slope * mask
             square, last = float(r.dot(r)), square
-            p = r + (square / last) * p
+            p *= square / last
+            p += r
         inside = np.where(inside, a, -slope) > 0.0
-        a *= inside
-        slope = H.dot(a)
-        slope += q
     return np.asarray(inside)

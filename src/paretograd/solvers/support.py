@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
 from paretograd.solvers.lapack import spd_solver
-from paretograd.solvers.nonneg_qp import TOL, factor, nnls
+from paretograd.solvers.nonneg_qp import TOL, factor, largest, nnls, nonneg_residual
 
 #: Largest m for which one batched call on masked matrices beats a loop over the supports.
 _MASKED = 12
@@ -35,53 +35,45 @@ def solve_shared_qps(H: Array, U: Array | None) -> tuple[Array, float, int]:
         the solutions, shape ``(k, m)``; their largest residual; the number of rounds.
     """
     Q = H if U is None else U @ H
-    A, settled, residual, rounds = _pivot(H, Q, _guess_supports(H, Q))
+    A, settled, residual, rounds = _pivot(H, Q, _guess_supports(H, U))
     if settled is not None:
         R = factor(H)
         rest = (~settled).nonzero()[0]
         for k in rest:
             A[k] = nnls(R, -R[:, k] if U is None else -R @ U[k])
             rounds += 1
-        residual = max(residual, _residual(A[rest], A[rest] @ H + Q[rest]))
+        residual = max(residual, nonneg_residual(A[rest], A[rest] @ H + Q[rest]))
     return A, residual, rounds
 
 
-def _largest(A: Array) -> float:
-    """Largest magnitude (``argmax`` is the quicker way to it than ``max`` for small arrays)."""
-    flat = np.abs(A).ravel()
-    return float(flat[flat.argmax()])
+@lru_cache(maxsize=64)
+def _identities(m: int, tenths: int) -> tuple[Array, Array, Array]:
+    """``I``, ``rho I`` and ``2 rho I`` for a penalty of so many tenths."""
+    eye = np.eye(m)
+    return eye, 0.1 * tenths * eye, 0.2 * tenths * eye
 
 
-def _residual(A: Array, slope: Array) -> float:
-    return _largest(np.minimum(slope, A)) / (1.0 + _largest(A))
-
-
-@lru_cache(maxsize=8)
-def _identity(m: int) -> Array:
-    return np.eye(m)
-
-
-def _guess_supports(H: Array, Q: Array) -> NDArray[np.bool_]:
+def _guess_supports(H: Array, U: Array | None) -> NDArray[np.bool_]:
     """A few steps of ADMM, over-relaxed to the limit (Peaceman-Rachford), towards all solutions at once.
 
-    With penalty rho, ``T = a + dual`` is updated by ``T <- 2 (H + rho I)^-1 (rho |T| - q) - |T|``, and the
-    support is where T > 0. It is only a guess, so that single precision does for the larger products.
+    With penalty rho, ``T = a + dual`` is updated by ``T <- 2 (H + rho I)^-1 (rho |T| - H u) - |T|``, and
+    the support is where T > 0. It is only a guess, so that single precision does for the larger products.
     """
     m, flat = len(H), H.ravel()
-    eye = _identity(m)
     # The best penalty is the size of most eigenvalues. Gradients in camps make one large eigenvalue, which the
     # sum of squares shows (m without it); what it takes from the trace m is what the others lack.
-    rho = max(0.2, 1.0 - math.sqrt(max(float(flat.dot(flat)) - m, 0.0)) / m)
-    inverse = spd_solver()(H + rho * eye, eye, 1, 1)[1]  # regular, as the eigenvalues are at least rho
-    inverse *= -2.0
-    base = np.dot(Q, inverse)
-    inverse *= -rho
+    tenths = max(2, round(10.0 - 10.0 * math.sqrt(max(float(flat.dot(flat)) - m, 0.0)) / m))
+    eye, penalty, twice = _identities(m, tenths)
+    inverse = spd_solver()(H + penalty, twice, 1, 1)[1]  # 2 rho (H + rho I)^-1, regular as the penalty is
     inverse -= eye
+    base = inverse - eye  # -2 H (H + rho I)^-1
+    if U is not None:
+        base = np.dot(U, base)
     if m > 16:
         base, inverse = base.astype(np.float32), inverse.astype(np.float32)
     T = 0.5 * base
     for _ in range(3 if m <= 16 else 5 if m <= 64 else 7):
-        T = np.dot(np.abs(T), inverse)
+        T = np.abs(T).dot(inverse)
         T += base
     return np.asarray(T > 0.0)
 
@@ -96,14 +88,18 @@ def _pivot(H: Array, Q: Array, inside: NDArray[np.bool_]) -> tuple[Array, NDArra
             A = _solve_on(H, Q, inside)
         except np.linalg.LinAlgError:
             break
-        slope = np.dot(A, H)
+        slope = A.dot(H)
         slope += Q
-        largest = _largest(A)
-        if not largest <= _LARGE:
+        flat = A.ravel()
+        size = float(flat[flat.argmax()])
+        if not size <= _LARGE:
             break
-        wrong = np.where(inside, A, slope) < -TOL * (1.0 + largest)
-        if not np.count_nonzero(wrong):
-            residual = max(residual, _largest(np.minimum(slope, A)) / (1.0 + largest))
+        error = largest(np.minimum(slope, A))  # zero at the optimum, where a or its slope is
+        allowed = TOL * (1.0 + size)
+        if error > allowed:
+            wrong = np.where(inside, A, slope) < -allowed
+        if error <= allowed or not np.count_nonzero(wrong):
+            residual = max(residual, error / (1.0 + size))
             np.maximum(A, 0.0, out=A)
             if answers is not None:
                 answers[todo], A = A, answers
@@ -113,7 +109,7 @@ def _pivot(H: Array, Q: Array, inside: NDArray[np.bool_]) -> tuple[Array, NDArra
         bad = wrong.any(axis=1)
         good = ~bad
         if good.any():
-            residual = max(residual, _residual(A[good], slope[good]))
+            residual = max(residual, nonneg_residual(A[good], slope[good]))
             answers[todo[good]], settled[todo[good]] = np.maximum(A[good], 0.0), True
         todo, Q, inside = todo[bad], Q[bad], inside[bad] ^ wrong[bad]
     if answers is None:
@@ -125,10 +121,11 @@ def _solve_on(H: Array, Q: Array, inside: NDArray[np.bool_]) -> Array:
     """For each row, solve ``H a = -q`` on its support and put zeros elsewhere."""
     k, m = Q.shape
     if m <= _MASKED:
-        S = H * inside[:, None, :]
-        S *= inside[:, :, None]
+        signed = inside * -1.0
+        S = H * signed[:, None, :]
+        S *= signed[:, :, None]
         S.reshape(k, -1)[:, :: m + 1] = 1.0
-        return np.asarray(np.linalg.solve(S, (Q * inside)[:, :, None])[:, :, 0] * -1.0, dtype=np.float64)
+        return np.linalg.solve(S, (Q * signed)[:, :, None])[:, :, 0]
     # One Cholesky solve after the other is as fast as any batched call, and each has just the size it needs.
     place = inside.ravel().nonzero()[0]
     column = place % m
