@@ -40,6 +40,7 @@ class RGW(Aggregator):
     def __init__(self, seed: int | None = None, generator: torch.Generator | None = None) -> None:
         self._rng = make_rng(seed, generator)
         self._block, self._used = np.empty((0, 0)), 0
+        self._singles: tuple[Tensor, ...] = ()
         self._state_before = self._rng.bit_generator.state
 
     @property
@@ -49,24 +50,28 @@ class RGW(Aggregator):
 
     def weights(self, gramian: Tensor) -> Tensor:
         m = plain_size(gramian)
-        return torch.from_numpy(self._draw(m).astype(np.float32)) if m else super().weights(gramian)
+        if not m:
+            return super().weights(gramian)
+        row = self._next(m)
+        return self._singles[row]
 
     def _outcome(self, G: Array, eps: float) -> Outcome:
         check_finite(G)
-        return Outcome(self._draw(len(G)).copy())
+        row = self._next(len(G))
+        return Outcome(self._block[row].copy())
 
-    def _draw(self, m: int) -> Array:
-        """The next weights. They are drawn in blocks, which takes a fraction of the time of single draws."""
+    def _next(self, m: int) -> int:
+        """The next row of the block. Drawing in blocks takes a fraction of the time of single draws."""
         if self._used == len(self._block) or self._block.shape[1] != m:
             self._draw_block(m)
         self._used += 1
-        weights: Array = self._block[self._used - 1]
-        return weights
+        return self._used - 1
 
     def _draw_block(self, m: int) -> None:
         self._state_before, self._used = self._rng.bit_generator.state, 0
         raised = np.exp(self._rng.standard_normal((_BLOCK, m), dtype=np.float32), dtype=np.float64)
         self._block = raised / raised.sum(axis=1, keepdims=True)
+        self._singles = torch.from_numpy(self._block.astype(np.float32)).unbind()
 
     def state_dict(self) -> dict[str, Any]:
         return {"rng": self._state_before, "m": self._block.shape[1], "used": self._used}

@@ -18,6 +18,9 @@ Array = NDArray[np.float64]
 #: Columns converted to float64 at a time, so that a large Jacobian is never copied whole.
 _CHUNK = 1 << 20
 
+#: Jacobians with at most this many entries take longer to hand to torch's float64 kernels than to multiply.
+_SMALL = 1 << 14
+
 #: A sum of m cosines, each a product of two or three factors, is off by a few units of float64 for each.
 _ROUNDING = 4e-16
 
@@ -46,9 +49,17 @@ def gramian(jacobian: Tensor) -> Tensor:
     """
     check_jacobian(jacobian)
     J = jacobian.detach()
-    parts = (chunk.to(torch.float64) for chunk in torch.split(J, _CHUNK, dim=-1))
-    G = sum((part @ part.mT for part in parts), start=torch.zeros((), dtype=torch.float64, device=J.device))
-    if not bool(torch.isfinite(G).all()):
+    if _is_small(J):
+        A = as_array(J)
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = A @ A.T
+            finite = math.isfinite(square.sum())
+        G = torch.from_numpy(square)
+    else:
+        parts = (chunk.to(torch.float64) for chunk in torch.split(J, _CHUNK, dim=-1))
+        G = sum((part @ part.mT for part in parts), start=torch.zeros((), dtype=torch.float64, device=J.device))
+        finite = bool(torch.isfinite(G).all())
+    if not finite:
         bad = ~torch.isfinite(J).all(dim=-1)
         rows = bad.reshape(-1, J.shape[-2]).any(dim=0).nonzero().flatten().tolist()
         if not rows:
@@ -60,9 +71,16 @@ def gramian(jacobian: Tensor) -> Tensor:
     return G
 
 
+def _is_small(J: Tensor) -> bool:
+    """Whether J is one small matrix on the CPU, which numpy multiplies before torch has begun."""
+    return J.is_cpu and J.ndim == 2 and J.numel() <= _SMALL
+
+
 def combine(weights: Tensor, jacobian: Tensor) -> Tensor:
     """The direction ``d = J.T @ w``, shape ``(..., n)``, summed in float64, in the Jacobian's dtype."""
     J = jacobian.detach()
+    if _is_small(J):
+        return torch.from_numpy(as_array(weights) @ as_array(J)).to(J.dtype)
     w = weights.to(dtype=torch.float64, device=J.device).unsqueeze(-2)
     parts = [(w @ chunk.to(torch.float64)).squeeze(-2).to(J.dtype) for chunk in torch.split(J, _CHUNK, dim=-1)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
