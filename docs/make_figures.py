@@ -1,7 +1,7 @@
 """Draw the pictures of the documentation into docs/assets: `python docs/make_figures.py`.
 
-Every number in them comes from the library. The same machine writes the same bytes: no date, no random
-identifiers, letters as outlines.
+The tables of docs/coverage.md are rewritten, too, beside their picture. Every number comes from the library. The
+same machine writes the same bytes: no date, no random identifiers, letters as outlines.
 """
 
 import math
@@ -16,8 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Wedge
 
 import paretograd as pg
+from paretograd.reports import flowchart
+from paretograd.reports.coverage import coverage, to_markdown
 
 ASSETS = Path(__file__).parent / "assets"
+COVERAGE_PAGE = Path(__file__).parent / "coverage.md"
+BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
 STYLE = {
     "svg.hashsalt": "paretograd",
     "font.size": 10.0,
@@ -159,9 +163,20 @@ def attacked() -> None:
     save(figure, "attacked")
 
 
+def theorems() -> None:
+    """Which theorem covers which method: the picture, and the tables between the marks of docs/coverage.md."""
+    found = coverage()
+    save(flowchart.draw(found), "coverage")
+    text = COVERAGE_PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    COVERAGE_PAGE.write_text(f"{before}{BEGIN}\n\n{to_markdown(found)}\n\n{END}{after}", encoding="utf-8")
+
+
 if __name__ == "__main__":
     ASSETS.mkdir(exist_ok=True)
     with plt.rc_context(STYLE):
         directions()
         dials()
         attacked()
+        theorems()

@@ -51,7 +51,7 @@ class TestTop:
 
     def test_help_names_every_command_by_the_question_it_answers(self, run):
         text = run("--help").stdout
-        assert all(command in text for command in ("list", "explain", "compare"))
+        assert all(command in text for command in ("list", "explain", "theorems", "compare"))
         assert "what does each one promise?" in text
 
     def test_runs_as_a_module(self):

@@ -12,8 +12,9 @@ import paretograd as pg
 from paretograd.aggregators.base import Aggregator
 
 NAMES = [
-    *("mean", "mgda", "capped-mgda", "clipped-mgda", "power-mean", "nash-mtl", "fairgrad", "pivrg", "upgrad"),
-    *("dualproj", "cagrad", "pcgrad", "pcgrad+", "imtl-g", "config", "rgw", "greedy-dcp"),
+    *("mean", "mgda", "capped-mgda", "clipped-mgda", "entropic-mgda", "spectral-mgda", "chi-square-mgda"),
+    *("power-mean", "nash-mtl", "fairgrad", "pivrg", "upgrad", "dualproj", "cagrad", "pcgrad", "pcgrad+"),
+    *("imtl-g", "config", "rgw", "greedy-dcp"),
 ]
 
 

@@ -6,7 +6,9 @@
 tensor([0.4000, 0.7000])
 """
 
+from paretograd import subproblem
 from paretograd.aggregators.base import Aggregator, Description, GramianAggregator
+from paretograd.aggregators.blend import Blend
 from paretograd.aggregators.cagrad import CAGrad
 from paretograd.aggregators.dual_cone import DualProj, GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
@@ -17,10 +19,14 @@ from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL, PowerMean
 from paretograd.aggregators.registry import get, names
 from paretograd.aggregators.rgw import RGW
+from paretograd.aggregators.risk_mgda import ChiSquareMGDA, EntropicMGDA, SpectralMGDA
+from paretograd.aggregators.subproblem import Subproblem, SubproblemSolution
+from paretograd.certificates.run import RunCertificate
 from paretograd.certificates.step import StepCertificate
 from paretograd.certification import certify
 from paretograd.errors import (
     DTypeError,
+    HypothesisError,
     InfeasibleCapError,
     InputError,
     MissingExtraError,
@@ -32,7 +38,7 @@ from paretograd.errors import (
     UnknownNameError,
 )
 from paretograd.geometry.gramian import gramian
-from paretograd.guarantees import RESULTS, Guarantee, Result
+from paretograd.guarantees import RESULTS, Evidence, Guarantee, Hypothesis, Result
 from paretograd.solution import Solution, Status
 from paretograd.solvers.stationarity import stationarity
 
@@ -45,17 +51,23 @@ __all__ = [
     "RESULTS",
     "RGW",
     "Aggregator",
+    "Blend",
     "CAGrad",
     "CappedMGDA",
+    "ChiSquareMGDA",
     "ClippedMGDA",
     "ConFIG",
     "DTypeError",
     "Description",
     "DualProj",
+    "EntropicMGDA",
+    "Evidence",
     "FairGrad",
     "GramianAggregator",
     "GreedyDCP",
     "Guarantee",
+    "Hypothesis",
+    "HypothesisError",
     "InfeasibleCapError",
     "InputError",
     "Mean",
@@ -70,10 +82,14 @@ __all__ = [
     "ParetogradError",
     "PowerMean",
     "Result",
+    "RunCertificate",
     "ShapeError",
     "Solution",
+    "SpectralMGDA",
     "Status",
     "StepCertificate",
+    "Subproblem",
+    "SubproblemSolution",
     "UPGrad",
     "UnknownNameError",
     "certify",
@@ -81,4 +97,5 @@ __all__ = [
     "gramian",
     "names",
     "stationarity",
+    "subproblem",
 ]

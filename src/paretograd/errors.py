@@ -8,7 +8,8 @@ Each message says what was given, what is allowed and what to do. The tree::
     |   |-- NonFiniteGradientError   NaN or infinity; ``.objectives`` lists the rows at fault
     |   |-- NotAGramianError         not symmetric, or not positive semidefinite
     |   |-- ParameterError           a parameter outside its range (p > 1, alpha < 0, ...)
-    |   |   `-- InfeasibleCapError   a cap below 1/m
+    |   |   |-- InfeasibleCapError   a cap below 1/m
+    |   |   `-- HypothesisError      an s or r that breaks a hypothesis of Theorem 4; ``.hypothesis`` names it
     |   `-- UnknownNameError         no aggregator of that name
     |-- DTypeError (also a TypeError)          not a floating-point tensor
     `-- MissingExtraError (also an ImportError) an optional dependency is not installed
@@ -51,6 +52,14 @@ class ParameterError(InputError):
 
 class InfeasibleCapError(ParameterError):
     """A cap so small that no weights below it sum to one."""
+
+
+class HypothesisError(ParameterError):
+    """An s or r that breaks a hypothesis of Theorem 4, whose text is in ``hypothesis``."""
+
+    def __init__(self, hypothesis: str, message: str) -> None:
+        self.hypothesis = hypothesis
+        super().__init__(message)
 
 
 class UnknownNameError(InputError):

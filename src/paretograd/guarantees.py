@@ -6,6 +6,7 @@ A `Guarantee` is not prose: the tests read it and check every property it claims
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,38 @@ SUM = "sum_k f_k"
 MEAN = "mean_k f_k"
 
 
+class Evidence(Enum):
+    """How a hypothesis is known to hold. The value is what a user reads."""
+
+    PROVED = "proved by the rules of disciplined convex programming"
+    CITED = "known for this family"
+    CHECKED = "checked at sampled points, not proved"
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One hypothesis of a theorem, for a given s and r.
+
+    Attributes:
+        text: the hypothesis, such as ``s is convex``.
+        holds: whether it does.
+        evidence: how that is known.
+        detail: the citation, the number of points, or the point that violates it.
+    """
+
+    text: str
+    holds: bool
+    evidence: Evidence
+    detail: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.text}: yes ({self.evidence.value}: {self.detail})"
+            if self.holds
+            else f"{self.text}: NO ({self.detail})"
+        )
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """What a rule promises for every Jacobian.
@@ -87,9 +120,10 @@ class Guarantee:
         beyond_hull: the weights are non-negative and sum to at least one, so that ``|d| >= gamma``.
         alignment: the constant c of condition (A), ``<d, grad F> >= c |d|^2``; None if there is none.
         F: the surrogate function of condition (A).
-        degree: ``A(t J) = t ** degree * A(J)`` for t > 0.
+        degree: ``A(t J) = t ** degree * A(J)`` for t > 0; None where there is no such degree.
         equivariant: permuting the objectives does not change the direction.
         note: what the promise depends on, in words.
+        hypotheses: those of Theorem 4, each with its evidence, for a rule built from s and r; else empty.
     """
 
     theorem: str | None = None
@@ -99,9 +133,10 @@ class Guarantee:
     beyond_hull: bool = False
     alignment: float | None = None
     F: str = SUM
-    degree: float = 1.0
+    degree: float | None = 1.0
     equivariant: bool = True
     note: str = ""
+    hypotheses: tuple[Hypothesis, ...] = ()
 
     def __post_init__(self) -> None:
         if self.in_hull and not self.beyond_hull:
@@ -121,6 +156,8 @@ class Guarantee:
 
     def normalized(self) -> Guarantee:
         """The promise of the starred variant, whose weights are divided by the sum of their magnitudes."""
+        if self.in_hull:
+            return self  # nothing changes
         if not self.in_cone:
             return replace(self, degree=1.0, theorem=None, alignment=None)
         starred = replace(self, degree=1.0, in_hull=True, beyond_hull=True, note="")

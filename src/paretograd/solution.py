@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -13,17 +16,27 @@ class Status(Enum):
 
     OPTIMAL = "solved: the optimality conditions hold to rounding"
     STATIONARY = "Pareto stationary: no direction decreases every objective, so the direction is zero"
+    APPROXIMATE = "solved to the accuracy of a conic solver: the residual says how far the direction may be off"
     DEGENERATE = "the method's formula has no value here (a division by zero); the direction is zero"
     INACCURATE = "not solved to rounding: the residual says how far the optimality conditions are off"
 
     @property
     def ok(self) -> bool:
         """Whether the weights are the method's own answer."""
-        return self in (Status.OPTIMAL, Status.STATIONARY)
+        return self in (Status.OPTIMAL, Status.STATIONARY, Status.APPROXIMATE)
 
 
 #: From best to worst: a batch is as good as its worst member.
-_SEVERITY = (Status.OPTIMAL, Status.STATIONARY, Status.DEGENERATE, Status.INACCURATE)
+SEVERITY = (Status.OPTIMAL, Status.STATIONARY, Status.APPROXIMATE, Status.DEGENERATE, Status.INACCURATE)
+
+
+class Outcome(NamedTuple):
+    """A solution in numpy, as solvers hand it on: weights ``(m,)``, status, residual, steps."""
+
+    weights: NDArray[np.float64]
+    status: Status = Status.OPTIMAL
+    residual: float = 0.0
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,6 @@ class Solution:
     @classmethod
     def of_batch(cls, weights: Tensor, items: tuple[Solution, ...]) -> Solution:
         """Summarise the solutions of a batch by their worst."""
-        worst = max((item.status for item in items), key=_SEVERITY.index, default=Status.OPTIMAL)
+        worst = max((item.status for item in items), key=SEVERITY.index, default=Status.OPTIMAL)
         residual = max((item.residual for item in items), default=0.0)
         return cls(weights, worst, residual, max((item.steps for item in items), default=0), items)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import paretograd as pg
+from paretograd import subproblem as sp
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,15 @@ _PLAIN = [
     Row("capped-mgda(eps=.9)", lambda: pg.CappedMGDA(eps=0.9)),
     Row("clipped-mgda", lambda: pg.ClippedMGDA(cap=0.3)),
     Row("clipped-mgda(raw)", lambda: pg.ClippedMGDA(cap=0.3, renormalize=False)),
+    Row("entropic-mgda", pg.EntropicMGDA),
+    Row("entropic-mgda(1e-4)", lambda: pg.EntropicMGDA(1e-4)),
+    Row("entropic-mgda(10)", lambda: pg.EntropicMGDA(10.0)),
+    Row("spectral-mgda", pg.SpectralMGDA),
+    Row("spectral-mgda(.7,.3)", lambda: pg.SpectralMGDA([0.7, 0.3]), lambda m: m >= 2),
+    Row("spectral-mgda(4,2,1)", lambda: pg.SpectralMGDA([4.0, 2.0, 1.0]), lambda m: m >= 3),
+    Row("chi-square-mgda", pg.ChiSquareMGDA),
+    Row("chi-square-mgda(.01)", lambda: pg.ChiSquareMGDA(0.01)),
+    Row("chi-square-mgda(2)", lambda: pg.ChiSquareMGDA(2.0)),
     Row("power-mean(1)", lambda: pg.PowerMean(1.0)),
     Row("power-mean(.9)", lambda: pg.PowerMean(0.9)),
     Row("power-mean(.5)", lambda: pg.PowerMean(0.5)),
@@ -74,6 +84,17 @@ _PLAIN = [
     Row("config", pg.ConFIG),
     Row("rgw", lambda: pg.RGW(seed=0)),
     Row("greedy-dcp", pg.GreedyDCP),
+    Row("blend(mgda,mean)", lambda: pg.Blend([pg.MGDA(), pg.Mean()])),
+    Row("blend(mgda,upgrad,dualproj)", lambda: pg.Blend([pg.MGDA(), pg.UPGrad(), pg.DualProj()], [1.0, 2.0, 3.0])),
+    Row("subproblem(worst case)", lambda: pg.Subproblem(sp.WorstCase())),
+    Row("subproblem(cvar)", lambda: pg.Subproblem(sp.CVaR(eps=0.5))),
+    Row("subproblem(power, ball)", lambda: pg.Subproblem(sp.MinusPowerMean(-1.0), sp.Ball(0.5))),
+    Row("subproblem(non-conflicting)", lambda: pg.Subproblem(sp.NonConflicting())),
+    Row(
+        "subproblem(spectral, c = 2)",
+        lambda: pg.Subproblem(sp.Spectral([0.6, 0.4]), sp.HalfSquare(2.0)),
+        lambda m: m > 1,
+    ),
 ]
 
 

@@ -6,7 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,16 +23,7 @@ from paretograd.geometry.gramian import (
     unit_gramian,
 )
 from paretograd.guarantees import Guarantee
-from paretograd.solution import Solution, Status
-
-
-class Outcome(NamedTuple):
-    """A solution in numpy: weights ``(m,)``, status, residual, steps."""
-
-    weights: Array
-    status: Status = Status.OPTIMAL
-    residual: float = 0.0
-    steps: int = 0
+from paretograd.solution import Outcome, Solution, Status
 
 
 @dataclass(frozen=True)
@@ -74,17 +65,21 @@ class Aggregator(ABC):
         """
         array, eps = _read(gramian)
         if array.ndim == 2:
-            return _as_solution(self._outcome(array, eps), gramian)
+            return self._solution(array, eps, gramian)
         m = array.shape[-1]
-        items = tuple(_as_solution(self._outcome(G, eps), gramian) for G in array.reshape(-1, m, m))
+        items = tuple(self._solution(G, eps, gramian) for G in array.reshape(-1, m, m))
         stacked = torch.stack([item.weights for item in items]) if items else gramian.new_empty(0)
         return Solution.of_batch(stacked.reshape(gramian.shape[:-1]), items)
+
+    def _solution(self, G: Array, eps: float, like: Tensor) -> Solution:
+        outcome = self._outcome(G, eps)
+        return Solution(as_tensor(outcome.weights, like), outcome.status, outcome.residual, outcome.steps)
 
     def weights(self, gramian: Tensor) -> Tensor:
         """Weights of shape ``(..., m)``, in the Gramian's dtype and on its device."""
         array, eps = _read(gramian)
         if array.ndim == 2:  # the common case, without the evidence
-            return _as_tensor(self._outcome(array, eps).weights, gramian)
+            return as_tensor(self._outcome(array, eps).weights, gramian)
         return self.solve(gramian).weights
 
     def __call__(self, jacobian: Tensor) -> Tensor:
@@ -141,11 +136,8 @@ def _read(gramian: Tensor) -> tuple[Array, float]:
     return as_array(gramian), _EPS.get(gramian.dtype, 2e-16)
 
 
-def _as_solution(outcome: Outcome, like: Tensor) -> Solution:
-    return Solution(_as_tensor(outcome.weights, like), outcome.status, outcome.residual, outcome.steps)
-
-
-def _as_tensor(weights: Array, like: Tensor) -> Tensor:
+def as_tensor(weights: Array, like: Tensor) -> Tensor:
+    """Weights in the dtype and on the device of a Gramian."""
     if like.dtype is torch.float32 and like.is_cpu:
         return torch.from_numpy(weights.astype(np.float32))
     return torch.from_numpy(weights).to(dtype=like.dtype, device=like.device)

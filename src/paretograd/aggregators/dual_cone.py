@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from paretograd.aggregators.base import Description, GramianAggregator, Outcome
-from paretograd.aggregators.checks import as_weights
+from paretograd.aggregators.base import Description, GramianAggregator
+from paretograd.checks import as_weights
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.guarantees import Guarantee
+from paretograd.solution import Outcome
 from paretograd.solvers.dual_cone import Projection, project_and_average, project_dual_cone, project_gradients
 from paretograd.solvers.tolerance import status_of
 

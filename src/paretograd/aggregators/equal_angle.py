@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from paretograd.aggregators.base import Description, GramianAggregator, Outcome
+from paretograd.aggregators.base import Description, GramianAggregator
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.guarantees import Guarantee
-from paretograd.solution import Status
+from paretograd.solution import Outcome, Status
 from paretograd.solvers.lapack import solve_psd, solve_spd
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paretograd.aggregators.base import Aggregator, Description, Outcome
-from paretograd.aggregators.checks import as_weights
+from paretograd.aggregators.base import Aggregator, Description
+from paretograd.checks import as_weights
 from paretograd.geometry.gramian import Array, check_finite, plain_size
 from paretograd.guarantees import MEAN, Guarantee
+from paretograd.solution import Outcome
 
 
 class Mean(Aggregator):
@@ -40,12 +41,12 @@ class Mean(Aggregator):
         """Gradient descent on F itself: (A) holds with equality, c = 1."""
         if self._fixed is None:
             return Guarantee("thm:PS-cvx", in_hull=True, alignment=1.0, F=MEAN)
-        in_hull = bool(abs(self._fixed.sum() - 1.0) <= 1e-12)
+        beyond = bool(self._fixed.sum() >= 1.0 - 1e-12)
         return Guarantee(
-            "thm:PS-cvx" if in_hull else "thm:PS-fd",
+            "thm:PS-cvx" if beyond else "thm:PS-fd",
             in_cone=True,
-            in_hull=in_hull,
-            beyond_hull=bool(self._fixed.sum() >= 1.0),
+            in_hull=bool(abs(self._fixed.sum() - 1.0) <= 1e-12),
+            beyond_hull=beyond,
             alignment=1.0,
             F="sum_k weights_k f_k",
             equivariant=False,

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from paretograd.aggregators.base import Description, GramianAggregator, Outcome
-from paretograd.aggregators.checks import as_number
-from paretograd.errors import InfeasibleCapError, ParameterError
+from paretograd.aggregators.base import Description, GramianAggregator
+from paretograd.checks import as_number
+from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import UnitGramian
 from paretograd.guarantees import MEAN, Guarantee
-from paretograd.solution import Status
+from paretograd.solution import Outcome, Status
 from paretograd.solvers.capped import capped_min_norm_point
-from paretograd.solvers.min_norm import MinNorm, min_norm_point
-from paretograd.solvers.tolerance import status_of
-
-
-def _outcome(found: MinNorm) -> Outcome:
-    status = Status.STATIONARY if found.stationary else status_of(found.residual, len(found.weights))
-    return Outcome(found.weights, status, found.residual, found.steps)
+from paretograd.solvers.min_norm import min_norm_point, outcome_of
+from paretograd.subproblem.dual_sets import cap_for, check_cap
 
 
 class MGDA(GramianAggregator):
@@ -43,7 +38,7 @@ class MGDA(GramianAggregator):
         return Guarantee("thm:cvg_nonconflict", non_conflicting=True, in_hull=True, alignment=1.0)
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        return _outcome(min_norm_point(unit))
+        return outcome_of(min_norm_point(unit))
 
 
 class CappedMGDA(GramianAggregator):
@@ -70,20 +65,15 @@ class CappedMGDA(GramianAggregator):
     )
 
     def __init__(self, cap: float | None = None, eps: float | None = None) -> None:
-        if (cap is None) == (eps is None):
-            raise ParameterError("give either cap, the largest weight, or eps, the tail fraction: CappedMGDA(cap=0.2)")
-        if cap is not None and not as_number(cap, "cap") > 0.0:
-            raise ParameterError(f"cap={cap:g}: the largest weight must be above 0 (and at least 1/m)")
-        if eps is not None and not 0.0 < as_number(eps, "eps") <= 1.0:
-            raise ParameterError(f"eps={eps:g}: the tail fraction lies in (0, 1]; 1 is the mean, 1/m and below is MGDA")
-        self.cap, self.eps = cap, eps
+        self.cap, self.eps = check_cap(cap, eps)
 
     @property
     def guarantee(self) -> Guarantee:
         """Theorem 4 gives c = 1/2; the variational inequality over the capped simplex, which holds the mean, c = 1."""
+        if self.cap is not None and self.cap >= 1.0:
+            return MGDA().guarantee
         return Guarantee(
             "thm:PSreg",
-            non_conflicting=self.cap is not None and self.cap >= 1.0,
             in_hull=True,
             alignment=1.0,
             F=MEAN,
@@ -91,14 +81,8 @@ class CappedMGDA(GramianAggregator):
         )
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        m = unit.m
-        cap = self.cap if self.cap is not None else 1.0 / (self.eps * m)  # type: ignore[operator]
-        if cap * m < 1.0 - 1e-12:
-            raise InfeasibleCapError(
-                f"cap={cap:g} leaves no weights that sum to 1 for m={m} objectives; "
-                f"the smallest feasible cap is 1/m = {1 / m:.4g}"
-            )
-        return _outcome(min_norm_point(unit) if cap >= 1.0 else capped_min_norm_point(unit, cap))
+        cap = cap_for(self.cap, self.eps, unit.m)
+        return outcome_of(min_norm_point(unit) if cap >= 1.0 else capped_min_norm_point(unit, cap))
 
 
 class ClippedMGDA(GramianAggregator):
@@ -131,7 +115,7 @@ class ClippedMGDA(GramianAggregator):
         return Guarantee(None, in_cone=True, in_hull=self.renormalize, note="A baseline without a guarantee.")
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        found = _outcome(min_norm_point(unit))
+        found = outcome_of(min_norm_point(unit))
         clipped = np.minimum(found.weights, self.cap)
         status = Status.OPTIMAL if found.status is Status.STATIONARY else found.status
         return found._replace(weights=clipped / clipped.sum() if self.renormalize else clipped, status=status)

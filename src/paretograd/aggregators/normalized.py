@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paretograd.aggregators.base import Aggregator, Description, Outcome
+from paretograd.aggregators.base import Aggregator, Description
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Guarantee
+from paretograd.solution import Outcome
 
 
 class Normalized(Aggregator):

@@ -8,11 +8,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from paretograd.aggregators.base import Description, GramianAggregator, Outcome
-from paretograd.aggregators.checks import make_rng
+from paretograd.aggregators.base import Description, GramianAggregator
+from paretograd.checks import make_rng
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.guarantees import Guarantee
+from paretograd.solution import Outcome
 from paretograd.solvers.support import solve_shared_qps
 from paretograd.solvers.sweeps import Sweep, sweep_in_order, sweep_shuffled
 from paretograd.solvers.tolerance import status_of

@@ -9,31 +9,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from paretograd.aggregators.base import Description, GramianAggregator, Outcome
-from paretograd.aggregators.checks import as_number, as_weights
+from paretograd.aggregators.base import Description, GramianAggregator
+from paretograd.checks import as_number, as_weights
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.guarantees import MEAN, Guarantee
-from paretograd.solution import Status
-from paretograd.solvers.min_norm import min_norm_point
-from paretograd.solvers.power import solve_power_equation
-from paretograd.solvers.tolerance import status_of
+from paretograd.solution import Outcome
+from paretograd.solvers.power_mean import power_mean_point, solve_logarithms
 
 _DYNAMIC = "With step 1/(L |w|_1), that is the starred variant with a constant step."
-
-
-def _solve_logarithms(unit: UnitGramian, beta: float, omega: Array | None = None) -> tuple[Array | None, Outcome]:
-    """Logarithms of the solution, and an outcome without weights; None at a Pareto stationary point.
-
-    There the equation has no solution, and the subproblem that it comes from answers d = 0.
-    """
-    nearest = min_norm_point(unit)
-    if nearest.stationary:
-        return None, Outcome(np.zeros(unit.m), Status.STATIONARY, nearest.residual, nearest.steps)
-    log_omega = np.zeros(unit.m) if omega is None else np.log(omega)
-    found = solve_power_equation(unit.C, unit.norms, beta, log_omega)
-    status = status_of(found.residual, unit.m, amplification=max(1.0, beta))
-    return found.log_weights, Outcome(found.log_weights, status, found.residual, nearest.steps + found.steps)
 
 
 class PowerMean(GramianAggregator):
@@ -68,34 +52,12 @@ class PowerMean(GramianAggregator):
         """|d|^2 = w'x = M_p(x) <= mean(x) = <d, grad F>, so that c = 1 (Theorem 4 alone gives 1/2)."""
         if self.p == 1.0:
             return Guarantee("thm:PSreg", in_hull=True, alignment=1.0, F=MEAN)
-        return Guarantee(
-            "thm:PSreg",
-            non_conflicting=True,
-            in_hull=self.p == -math.inf,
-            beyond_hull=True,
-            alignment=1.0,
-            F=MEAN,
-        )
+        if self.p == -math.inf:  # MGDA
+            return Guarantee("thm:cvg_nonconflict", non_conflicting=True, in_hull=True, alignment=1.0)
+        return Guarantee("thm:PSreg", non_conflicting=True, beyond_hull=True, alignment=1.0, F=MEAN)
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        m, p = unit.m, self.p
-        if p == 1.0:
-            return Outcome(np.full(m, 1.0 / m))
-        if p == -math.inf:
-            found = min_norm_point(unit)
-            status = Status.STATIONARY if found.stationary else status_of(found.residual, m)
-            return Outcome(found.weights, status, found.residual, found.steps)
-        logs, outcome = _solve_logarithms(unit, 1.0 / (1.0 - p))
-        if logs is None:
-            return outcome
-        # The equation's solution has w = x^(p-1); only the common factor M_p(x)^(1-p) / m is missing.
-        log_x = -logs / (1.0 - p)
-        if p == 0.0:
-            log_mean = float(log_x.mean())
-        else:
-            top = float((p * log_x).max())
-            log_mean = (top + math.log(np.exp(p * log_x - top).mean())) / p
-        return outcome._replace(weights=np.exp(logs + (1.0 - p) * log_mean - math.log(m)))
+        return power_mean_point(unit, self.p)
 
 
 class NashMTL(GramianAggregator):
@@ -129,7 +91,7 @@ class NashMTL(GramianAggregator):
         return Guarantee("thm:PS-fd", non_conflicting=True, in_cone=True, degree=0.0, note=_DYNAMIC)
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        logs, outcome = _solve_logarithms(unit, 1.0)
+        logs, outcome = solve_logarithms(unit, 1.0)
         if logs is None:
             return outcome
         scale = 1.0 if self.max_norm is None else min(1.0, self.max_norm / math.sqrt(unit.m))
@@ -172,7 +134,7 @@ class FairGrad(GramianAggregator):
     def _solve(self, unit: UnitGramian) -> Outcome:
         if self.alpha == 0.0:
             return Outcome(np.ones(unit.m))
-        logs, outcome = _solve_logarithms(unit, 1.0 / self.alpha)
+        logs, outcome = solve_logarithms(unit, 1.0 / self.alpha)
         return outcome if logs is None else outcome._replace(weights=np.exp(logs))
 
 
@@ -240,7 +202,7 @@ class PIVRG(GramianAggregator):
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         omega = None if self.omega is None else as_weights(self.omega, "scores", unit.m)
-        logs, outcome = _solve_logarithms(unit, 0.5, omega)
+        logs, outcome = solve_logarithms(unit, 0.5, omega)
         return outcome if logs is None else outcome._replace(weights=np.exp(logs))
 
     def state_dict(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from paretograd.aggregators.mgda import MGDA, CappedMGDA, ClippedMGDA
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL, PowerMean
 from paretograd.aggregators.rgw import RGW
+from paretograd.aggregators.risk_mgda import ChiSquareMGDA, EntropicMGDA, SpectralMGDA
 from paretograd.errors import ParameterError, UnknownNameError
 
 _CLASSES: tuple[type[Aggregator], ...] = (
@@ -21,6 +22,9 @@ _CLASSES: tuple[type[Aggregator], ...] = (
     MGDA,
     CappedMGDA,
     ClippedMGDA,
+    EntropicMGDA,
+    SpectralMGDA,
+    ChiSquareMGDA,
     PowerMean,
     NashMTL,
     FairGrad,

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paretograd.aggregators.base import Aggregator, Description, Outcome
-from paretograd.aggregators.checks import make_rng
+from paretograd.aggregators.base import Aggregator, Description
+from paretograd.checks import make_rng
 from paretograd.geometry.gramian import Array, check_finite, plain_size
 from paretograd.guarantees import Guarantee
+from paretograd.solution import Outcome
 
 #: Calls that one block of random weights serves.
 _BLOCK = 64

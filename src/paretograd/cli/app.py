@@ -17,6 +17,7 @@ from paretograd.cli.files import read_jacobian
 from paretograd.errors import InputError, ParetogradError
 from paretograd.reports import export, tables
 from paretograd.reports.compare import compare as run_comparison
+from paretograd.reports.coverage import coverage
 from paretograd.reports.roster import Parameter, build, roster
 
 app = typer.Typer(
@@ -75,13 +76,44 @@ def list_rules() -> None:
 
 @app.command()
 def explain(
-    name: Annotated[str, typer.Argument(help="A rule's name, such as mgda or capped-mgda; 'upgrad*' is normalized.")],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A rule's name, such as mgda or capped-mgda; 'upgrad*' is normalized. Without a name: Table 1 of the "
+            "paper, the rules as solutions of one problem."
+        ),
+    ] = None,
     param: Parameters = None,
 ) -> None:
     """What does a rule compute, what is proven about it, and when should I use it?"""
     with _errors_in_words():
-        rule = build(name, [Parameter.parse(written) for written in param or []])
-        _console().print(tables.explanation(rule))
+        parameters = [Parameter.parse(written) for written in param or []]
+        if name is not None:
+            _console().print(tables.explanation(build(name, parameters)))
+        elif parameters:
+            raise InputError("--param belongs to a rule; name it, such as paretograd explain cagrad --param c=0.4")
+        else:
+            _console().print(tables.framework_table())
+
+
+@app.command()
+def theorems(
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT.svg", help="Draw how the theorems follow from each other to this png, pdf or svg."),
+    ] = None,
+) -> None:
+    """Which theorem covers which rule, and which rules does none cover?"""
+    with _errors_in_words():
+        if plot is not None:
+            from paretograd.reports import figures, flowchart
+
+            figures.check_target(plot)
+        found = coverage()
+        _console().print(tables.coverage_tables(found))
+        if plot is not None:
+            figures.save(flowchart.draw(found), plot)
+            typer.echo(f"\nThe picture is in {plot}")
 
 
 @app.command()

@@ -168,6 +168,16 @@ class UnitGramian(NamedTuple):
         full[..., self.live] = values
         return full
 
+    def gramian(self) -> Array:
+        """The Gramian itself, shape ``(m, m)``."""
+        G = self.C * self.norms
+        G *= self.norms[:, None]
+        if self.live is None:
+            return G
+        full = np.zeros((self.m, self.m))
+        full[np.ix_(self.live, self.live)] = G
+        return full
+
     def nearest_semidefinite(self) -> UnitGramian | None:
         """The cosines without their negative eigenvalues, or None where all are non-negative to float64.
 

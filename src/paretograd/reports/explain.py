@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.normalized import Normalized
 from paretograd.guarantees import Guarantee
+from paretograd.reports import paper_table
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,15 @@ class Section:
 
 
 def explain(aggregator: Aggregator) -> list[Section]:
-    """Formula, use, guarantee, parameters and reference of a rule, in the order in which a reader needs them."""
+    """Formula, use, guarantee, place in the paper, parameters and reference, in the order in which they are needed."""
     about = aggregator.description
     sections = [
         Section("Formula", (about.formula,)),
         Section("When to use it", (about.when,)),
         Section("Guarantee", tuple(_guarantee(aggregator.guarantee))),
         Section("Behaviour", tuple(_behaviour(aggregator.guarantee))),
+        Section("In the framework", tuple(paper_table.framework(aggregator))),
+        Section("Hypotheses of Theorem 4", tuple(map(str, paper_table.hypotheses(aggregator)))),
         Section("Parameters", tuple(_parameters(aggregator))),
         Section("Reference", (about.reference, f"In the paper: {about.paper}")),
     ]
@@ -60,7 +63,9 @@ def _behaviour(promise: Guarantee) -> list[str]:
         else "Some objective may go up: <d, g_k> < 0 is possible."
     )
     lines = [conflict, place]
-    if promise.degree != 1.0:
+    if promise.degree is None:
+        lines.append("d depends on the scale of the gradients in no simple way.")
+    elif promise.degree != 1.0:
         grows = f"by t^{promise.degree:.3g}" if promise.degree else "not at all"
         lines.append(f"Scaling every gradient by t scales d {grows}.")
     if not promise.equivariant:
@@ -86,4 +91,8 @@ def _parameters(aggregator: Aggregator) -> list[str]:
         elif described:
             described[next(reversed(described))] += f" {line.strip()}"
     described.pop("generator", None)  # an object: nothing to write on a command line
-    return [f"{name} (default {taken[name].default}): {words}" for name, words in described.items()]
+    return [f"{name} ({_default(taken[name])}): {words}" for name, words in described.items()]
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    return "required" if parameter.default is inspect.Parameter.empty else f"default {parameter.default}"

@@ -139,4 +139,4 @@ def _entry(arrow: Arrow) -> str:
 def _wrap(labels: Sequence[str], start: str = "") -> str:
     """Rules separated by commas, none broken in its middle."""
     text = start + ", ".join(label.replace(" ", "\xa0") for label in labels)
-    return textwrap.fill(text, _LEGEND_WIDTH).replace("\xa0", " ")
+    return textwrap.fill(text, _LEGEND_WIDTH, break_on_hyphens=False).replace("\xa0", " ")

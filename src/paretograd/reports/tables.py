@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.reports import words
+from paretograd.reports import paper_table, words
 from paretograd.reports.compare import Comparison
+from paretograd.reports.coverage import REMARKS, Coverage
 from paretograd.reports.explain import Section, explain
 from paretograd.solution import Status
 
@@ -41,7 +42,7 @@ def rules_table(rules: Iterable[Aggregator]) -> Group:
         "c: the constant of condition (A), <d, grad F> >= c |d|^2.",
         "A star asks for the normalized variant, whose weights are divided by the sum of their magnitudes: "
         "upgrad*, nash-mtl*. In a shell, quote it: 'upgrad*'.",
-        "Next: paretograd explain NAME, or paretograd compare example",
+        "Next: paretograd explain NAME, paretograd theorems, or paretograd compare example",
     ]
     return Group(table, Text(""), *(Text(note) for note in notes))
 
@@ -50,6 +51,48 @@ def explanation(rule: Aggregator) -> Group:
     """One rule in full."""
     title = Text.assemble((rule.label, "bold"), f"   {rule.name}   ", (repr(rule), "dim"))
     return Group(title, *(_section(section) for section in explain(rule)))
+
+
+def framework_table() -> Group:
+    """Table 1 of the paper, with the difference between each rule and what its s and r give."""
+    table = _table(("rule", "left"), ("s(x)", "left"), ("r", "left"), ("theorem", "left"), ("|d - d'| / |d|", "right"))
+    table.add_column("compared")
+    for row, difference in paper_table.differences():
+        table.add_row(
+            Text(row.label, style="bold"),
+            Text(row.s),
+            Text(row.r),
+            Text(words.short_name(row.result)),
+            words.number(difference, 1),
+            Text(paper_table.COMPARED[row.length]),
+        )
+    title = Text("Table 1 of the paper: the rules as solutions of one subproblem", style="bold")
+    return Group(title, Text(""), table, Text(""), *(Text(note) for note in paper_table.LEGEND))
+
+
+def coverage_tables(found: Coverage) -> Group:
+    """Which result covers which rules, and the rules that none covers."""
+    covered = _table(("result", "left"), ("rules", "left"), ("c", "right"), ("F", "left"))
+    before = None
+    for entry in found.covered:
+        rules = (
+            Text(", ".join(entry.labels), style="bold")
+            if entry.rules
+            else Text(REMARKS[entry.result.label], style="dim")
+        )
+        name = entry.result.name if entry.result is not before else ""
+        covered.add_row(Text(name), rules, entry.constant, Text(entry.surrogate))
+        before = entry.result
+    uncovered = _table(("no theorem covers", "left"), ("note", "left"))
+    for rule in found.uncovered:
+        uncovered.add_row(Text(rule.label, style="bold"), Text(rule.guarantee.note))
+    notes = [
+        "Each rule stands by the most specific result that covers it, with default parameters; a starred variant is "
+        "listed where it has another one. c: the constant of condition (A), <d, grad F> >= c |d|^2; without one, the "
+        "promise is for the step of paretograd explain NAME.",
+        "Next: paretograd explain NAME",
+    ]
+    return Group(*_spaced([covered, uncovered, *(Text(note) for note in notes)]))
 
 
 def comparison_report(comparison: Comparison) -> Group:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from paretograd.aggregators.registry import get, names
+from paretograd.guarantees import RESULTS
 from paretograd.reports.compare import Comparison, Row
 from paretograd.reports.roster import EXAMPLE_PARAMETERS
 from paretograd.solution import Status
@@ -42,6 +43,11 @@ def weights(row: Row) -> str:
 def objectives(indices: Sequence[int], limit: int = 8) -> str:
     """A list of objectives, shortened; ``none`` if there are none."""
     return ", ".join(map(str, indices[:limit])) + (", ..." if len(indices) > limit else "") or "none"
+
+
+def short_name(result: str | None) -> str:
+    """``Theorem 2`` for the label of a result of the paper; a dash for None."""
+    return "-" if result is None else RESULTS[result].name.partition(" (")[0]
 
 
 def headline(comparison: Comparison) -> str:

@@ -8,8 +8,10 @@ import numpy as np
 
 from paretograd.errors import NotAGramianError
 from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.solution import Outcome, Status
 from paretograd.solvers.lapack import add_square
 from paretograd.solvers.nonneg_qp import factor, nnls, solve_nonneg_qp
+from paretograd.solvers.tolerance import status_of
 
 
 class MinNorm(NamedTuple):
@@ -19,6 +21,12 @@ class MinNorm(NamedTuple):
     residual: float
     steps: int
     stationary: bool
+
+
+def outcome_of(found: MinNorm) -> Outcome:
+    """The outcome of a rule whose weights are the point's."""
+    status = Status.STATIONARY if found.stationary else status_of(found.residual, len(found.weights))
+    return Outcome(found.weights, status, found.residual, found.steps)
 
 
 def min_norm_point(unit: UnitGramian) -> MinNorm:

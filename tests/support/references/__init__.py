@@ -22,6 +22,8 @@ from .power import (
     power_residual,
 )
 from .qp import Point, gamma, is_stationary, min_norm_point
+from .robust import chi_square, entropic
+from .spectral import spectral_min_norm_point
 
 __all__ = [
     "NotUniqueError",
@@ -30,8 +32,10 @@ __all__ = [
     "StationaryError",
     "brute",
     "cagrad",
+    "chi_square",
     "config",
     "dualproj",
+    "entropic",
     "fairgrad",
     "float64",
     "gamma",
@@ -49,5 +53,6 @@ __all__ = [
     "power_residual",
     "project_dual_cone",
     "projected_gradients",
+    "spectral_min_norm_point",
     "upgrad",
 ]

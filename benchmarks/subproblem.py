@@ -1,0 +1,151 @@
+"""The price of generality: rules by their own class, and by `pg.Subproblem` in up to three ways, in one run.
+
+    python benchmarks/subproblem.py                # about a minute; rewrites the table in docs/generality.md
+    python benchmarks/subproblem.py --only MGDA    # prints only
+
+Time: processor time of ``weights(G)`` on one thread for a float64 Gramian. Each way races the rule's own class: blocks
+of calls of the two in turn on each matrix; ratios are those of adjacent blocks. Difference: of the direction ``J.T w``
+from that of the rule's own class, relative to its length, the largest over the matrices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import report
+
+if TYPE_CHECKING:
+    from subproblem_cases import Case
+
+PAGE = report.ROOT / "docs" / "generality.md"
+RESULTS = report.ROOT / "benchmarks" / "results" / "subproblem.json"
+BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
+#: Number of objectives, and how many matrices.
+SIZES = {3: 8, 10: 6, 32: 4}
+WAYS = ("family", "torch", "cvxpy")
+HEADINGS = ("rule", "m", "own class, us", *(f"{way}, times" for way in WAYS), *(f"{way}, difference" for way in WAYS))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One rule, way and m: microseconds, ratio of the times, and largest relative difference of the directions."""
+
+    rule: str
+    way: str
+    m: int
+    own_us: float
+    us: float
+    ratio: float
+    difference: float
+    matrices: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="rules to run, separated by commas; writes no files")
+    parser.add_argument("--seconds", type=float, default=0.5, help="timing budget of a cell (default 0.5)")
+    arguments = parser.parse_args()
+    for pool in ("OMP", "OPENBLAS", "MKL"):
+        os.environ[f"{pool}_NUM_THREADS"] = "1"  # so the imports of numpy and torch come after it
+
+    import torch
+    from solvers import _progress
+    from subproblem_cases import CASES
+
+    torch.set_num_threads(1)
+    wanted = None if arguments.only is None else arguments.only.lower().split(",")
+    chosen = [case for case in CASES if wanted is None or case.name.lower() in wanted]
+    jobs = [(case, m, way) for case in chosen for m in SIZES for way in case.ways()]
+    cells = []
+    started = perf_counter()
+    for done, (case, m, way) in enumerate(jobs):
+        _progress(done, len(jobs), f"{case.name}, m = {m}, {way}", perf_counter() - started)
+        cells.append(measure(case, m, way, arguments.seconds))
+    _progress(len(jobs), len(jobs), "done", perf_counter() - started)
+    print(file=sys.stderr)
+    print(machine())
+    print(console(cells))
+    if wanted is None:
+        for path in write(cells):
+            print(f"wrote {path}", file=sys.stderr)
+
+
+def measure(case: Case, m: int, way: str, budget: float) -> Cell:
+    """Race one way against the rule's own class."""
+    from measure import _race
+    from subproblem_cases import jacobian
+
+    own, other = case.dedicated, case.ways()[way](m)
+    matrices = [jacobian(m, seed) for seed in range(SIZES[m])]
+    difference = 0.0  # first, as it also warms both up
+    for J in matrices:
+        d = J.T @ own.weights(J @ J.T)
+        difference = max(difference, float((J.T @ other.weights(J @ J.T) - d).norm() / d.norm()))
+    times = _race(lambda J, G: own.weights(G), lambda J, G: other.weights(G), matrices, budget)
+    own_us, us = (statistics.median(statistics.median(t) for t in side) for side in times)
+    pairs = (zip(*pair, strict=True) for pair in zip(*times, strict=True))
+    ratio = statistics.median(statistics.median(b / a for a, b in pair) for pair in pairs)
+    return Cell(case.name, way, m, own_us, us, ratio, difference, len(matrices))
+
+
+def rows(cells: Sequence[Cell]) -> list[list[str]]:
+    """One row for each rule and m."""
+    at = {(cell.rule, cell.m, cell.way): cell for cell in cells}
+    found = []
+    for rule, m in dict.fromkeys((cell.rule, cell.m) for cell in cells):
+        ways = [at.get((rule, m, way)) for way in WAYS]
+        own_us = statistics.median(cell.own_us for cell in ways if cell is not None)
+        times = ["" if cell is None else report._factor(cell.ratio) for cell in ways]
+        differences = ["" if cell is None else f"{cell.difference:.0e}" if cell.difference else "0" for cell in ways]
+        found.append([rule, str(m), f"{own_us:,.0f}", *times, *differences])
+    return found
+
+
+def console(cells: Sequence[Cell]) -> str:
+    """An aligned table."""
+    lines = [list(HEADINGS), *rows(cells)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
+    return "\n".join(
+        "  ".join(x.ljust(w) if i == 0 else x.rjust(w) for i, (x, w) in enumerate(zip(line, widths, strict=True)))
+        for line in lines
+    )
+
+
+def machine() -> str:
+    """Processor and versions, in one sentence."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy", "cvxpy", "clarabel"))
+    return f"{report._processor()}, one thread; Python {'.'.join(map(str, sys.version_info[:3]))}, {packages}"
+
+
+def write(cells: Sequence[Cell]) -> list[Path]:
+    """Put the raw results and the page's table in place."""
+    table = "\n".join(report._markdown(HEADINGS, rows(cells)))
+    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE.name} must hold the lines '{BEGIN}' and '{END}', between which the table goes")
+    _replace(PAGE, f"{before}{BEGIN}\n\nMeasured on: {machine()}.\n\n{table}\n\n{END}{after}")
+    _replace(RESULTS, json.dumps({"machine": machine(), "cells": [asdict(cell) for cell in cells]}, indent=1) + "\n")
+    return [PAGE.relative_to(report.ROOT), RESULTS.relative_to(report.ROOT)]
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old or the new one, never half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""A convex combination of the directions of several rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from paretograd.aggregators.base import Aggregator, Description
+from paretograd.checks import as_weights
+from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import Array
+from paretograd.guarantees import MEAN, SUM, Guarantee
+from paretograd.solution import SEVERITY, Outcome
+
+
+class Blend(Aggregator):
+    r"""A convex combination of directions, $d = \sum_j a_j d_j$.
+
+    Condition (A) is stable under convex combinations: if $\langle d_j, \nabla F \rangle \ge c_j \|d_j\|^2$ for one
+    F, then $\langle d, \nabla F \rangle \ge \min_j c_j \|d\|^2$, as the squared norm is convex. The same goes for not
+    conflicting, and for lying in the cone or the convex hull. UPGrad is a blend of m projections.
+
+    Args:
+        aggregators: the rules.
+        weights: their shares a, divided by their sum; equal if None.
+    """
+
+    name = "blend"
+    label = "Blend"
+    description = Description(
+        formula="d = sum_j a_j d_j",
+        reference="Hu, Ho and Yu 2026 (the paper), below Corollary 2",
+        paper="stability of condition (A) under convex combinations",
+        when="A compromise between rules, such as MGDA's safety and the mean's speed.",
+    )
+
+    def __init__(self, aggregators: Sequence[Aggregator], weights: Sequence[float] | Tensor | None = None) -> None:
+        self.aggregators = list(aggregators)
+        if not self.aggregators or not all(isinstance(rule, Aggregator) for rule in self.aggregators):
+            raise ParameterError(f"Blend takes a list of aggregators, such as [MGDA(), Mean()]; got {aggregators!r}")
+        shares = [1.0] * len(self.aggregators) if weights is None else weights
+        array = as_weights(shares, "weights")
+        if len(array) != len(self.aggregators):
+            raise ParameterError(
+                f"Blend has {len(self.aggregators)} aggregators, but {len(array)} weights; give one for each"
+            )
+        self.weights_of_rules = array / array.sum()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What all parts promise, with the smallest constant."""
+        parts = [
+            rule.guarantee for rule, share in zip(self.aggregators, self.weights_of_rules, strict=True) if share > 0.0
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        degrees = {part.degree for part in parts}
+        common = Guarantee(
+            None,
+            non_conflicting=all(part.non_conflicting for part in parts),
+            in_cone=all(part.in_cone for part in parts),
+            in_hull=all(part.in_hull for part in parts),
+            beyond_hull=all(part.beyond_hull for part in parts),
+            degree=degrees.pop() if len(degrees) == 1 else None,
+            equivariant=all(part.equivariant for part in parts),
+        )
+        constants = [part.alignment for part in parts if part.alignment is not None]
+        surrogates = {part.F for part in parts}
+        if len(constants) < len(parts) or not surrogates <= {SUM, MEAN} or not common.beyond_hull:
+            return replace(common, note="The parts share no condition (A).")
+        # For F the sum, a part that promises c for the mean has c m >= c, as <d, grad mean> >= 0 there.
+        F = SUM if SUM in surrogates else MEAN
+        theorem = "thm:cvg_nonconflict" if common.non_conflicting and common.in_hull else "thm:PS-cvx"
+        return replace(common, theorem=theorem, alignment=min(constants), F=F)
+
+    def _outcome(self, G: Array, eps: float) -> Outcome:
+        outcomes = [rule._outcome(G, eps) for rule in self.aggregators]
+        weights = np.einsum("j,jk->k", self.weights_of_rules, np.stack([outcome.weights for outcome in outcomes]))
+        return Outcome(
+            weights,
+            max((outcome.status for outcome in outcomes), key=SEVERITY.index),
+            max(outcome.residual for outcome in outcomes),
+            sum(outcome.steps for outcome in outcomes),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {str(j): state for j, rule in enumerate(self.aggregators) if (state := rule.state_dict())}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for j, rule in enumerate(self.aggregators):
+            rule.load_state_dict(state.get(str(j), {}))
+
+    def __repr__(self) -> str:
+        return f"Blend({self.aggregators}, {self.weights_of_rules.round(6).tolist()})"

@@ -1,0 +1,232 @@
+"""An aggregator from the paper's subproblem (eq. sd-conic): write down s and r, get the direction and its guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from paretograd.aggregators.base import Aggregator, Description, as_tensor
+from paretograd.errors import HypothesisError, ParameterError, ShapeError
+from paretograd.geometry.gramian import Array, UnitGramian, unit_gramian
+from paretograd.guarantees import MEAN, SUM, Guarantee, Hypothesis
+from paretograd.solution import Outcome, Solution, Status
+from paretograd.solvers.tolerance import status_of
+from paretograd.subproblem import regularizers
+from paretograd.subproblem import scalarization as scalar
+from paretograd.subproblem.regularizers import HalfSquare, MeanBall, Regularizer
+from paretograd.subproblem.scalarization import Scalarization
+from paretograd.subproblem.smooth import Smooth
+from paretograd.subproblem.solve import Found, solve_subproblem
+
+#: A wrong s or r is refused with one of these; the other hypotheses only decide whether Theorem 4 applies.
+_REMEDIES = {
+    scalar.CONVEX: "Choose a convex s; strict=False gives the direction without a guarantee",
+    scalar.DECREASING: "A larger x_k is a larger decrease of objective k, so that s must not rise: did you mean s(-x)? "
+    "strict=False gives the direction without a guarantee",
+    scalar.ZERO: "Subtract s(0), or choose an s that is finite at 0, such as minus the geometric mean instead of minus "
+    "the sum of logarithms; strict=False gives the direction without a guarantee",
+    scalar.TRANSLATION: "Leave out risk=True: s is no convex risk measure, and its multipliers need not sum to one",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubproblemSolution(Solution):
+    """Weights ``beta * multipliers``, and the evidence for them.
+
+    Attributes:
+        multipliers: the paper's lambda, shape ``(m,)``.
+        beta: the paper's beta, ``r*'(rho) / rho`` for ``rho = |J.T lambda|``.
+        gap: primal minus dual value of the subproblem, zero at the optimum.
+        alignment_gap: by how much condition (A) with c = 1/2 and Theorem 4's F is missed, the epsilon_t of the
+            paper's footnote: ``max(0, |d|^2 / 2 - <d, grad F>)``. None where the theorem does not apply.
+    """
+
+    multipliers: Tensor
+    beta: float
+    gap: float
+    alignment_gap: float | None
+
+
+class Subproblem(Aggregator):
+    r"""The direction of the paper's primal problem, for an s and an r of your choice.
+
+    $$ d = \arg\min_d\; s(J d) + r(\|d\|) $$
+
+    It is solved through its Fenchel dual on the Gramian: $d = \beta J^\top \lambda$. Where s is decreasing and
+    convex and r is increasing and convex, zero at zero and at least half the square, Theorem 4 guarantees
+    convergence; `guarantee` holds each of these hypotheses with its evidence.
+
+    Args:
+        s: a part of `paretograd.subproblem`, or a smooth convex function written in torch.
+        r: a regularizer of `paretograd.subproblem`; half the squared norm by default.
+        m: the number of objectives, if s fits one only.
+        strict: refuse an s that breaks a hypothesis of Theorem 4. With False its direction comes without a guarantee.
+    """
+
+    name = "subproblem"
+    label = "Subproblem"
+    description = Description(
+        formula="d = argmin of s(J d) + r(|d|)",
+        reference="Hu, Ho and Yu 2026 (the paper)",
+        paper="eq. sd-conic; Theorem 4; Table 1",
+        when="You want a rule of your own, with its guarantee.",
+    )
+
+    def __init__(
+        self,
+        s: Scalarization | Callable[[Tensor], Tensor],
+        r: Regularizer | None = None,
+        m: int | None = None,
+        strict: bool = True,
+    ) -> None:
+        if not isinstance(s, Scalarization):
+            if not callable(s):
+                raise ParameterError(f"s={s!r}: give a part of paretograd.subproblem or a function written in torch")
+            s = Smooth(s)
+        if r is not None and not isinstance(r, Regularizer):
+            raise ParameterError(
+                f"r={r!r}: give a regularizer of paretograd.subproblem, such as HalfSquare() or Radial(your_function)"
+            )
+        self.s, self.r, self.strict = s, r if r is not None else HalfSquare(), strict
+        self.m = m if m is not None else s.m
+        self._checked: dict[int, tuple[Hypothesis, ...]] = {}
+        self._surrogates: dict[int, Array | None] = {}
+        self.description = Description(  # type: ignore[misc]
+            formula=f"d = argmin of s(J d) + r(|d|),  s(x) = {s.formula},  r: {self.r.formula}",
+            reference=type(self).description.reference,
+            paper=type(self).description.paper,
+            when=type(self).description.when,
+        )
+        if self.m is not None:
+            self._hypotheses(self.m)
+        else:
+            self._check_early()
+
+    def _check_early(self) -> None:
+        """Check s for three objectives, to refuse a wrong one at once; an s for another m waits for its Gramian."""
+        try:
+            self._hypotheses(3)
+        except (HypothesisError, ShapeError):
+            raise
+        except (ParameterError, RuntimeError, ValueError, IndexError):
+            self._checked.clear()
+
+    def _hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
+        """Theorem 4's hypotheses for m objectives; raises on a violated one if strict."""
+        if m not in self._checked:
+            found = (*self.s.hypotheses(m), *self.r.hypotheses())
+            if self.strict:
+                for hypothesis in found:
+                    if not hypothesis.holds and hypothesis.text in _REMEDIES:
+                        hint = (
+                            "" if self.m else f" (Checked for m = {m} objectives: if s is made for another m, pass m.)"
+                        )
+                        raise HypothesisError(
+                            hypothesis.text,
+                            f"Theorem 4 needs that {hypothesis.text}, but {hypothesis.detail}. "
+                            f"{_REMEDIES[hypothesis.text]}.{hint}",
+                        )
+            self._checked[m] = found
+            self._surrogates[m] = self.s.surrogate(m)
+        return self._checked[m]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Theorem 4, if its hypotheses hold.
+
+        Its constant c = 1/2 can be improved: by convexity ``-s(x) >= <lambda, x> = |d|^2 / beta``, so that (A) holds
+        with c = 1 / beta, which is c for the regularizer ``c |d|^2 / 2`` and at least 1/2 for every r of the theorem.
+        """
+        m = self.m if self.m is not None else next(iter(self._checked), 3)
+        try:
+            hypotheses = self._hypotheses(m)
+        except (RuntimeError, IndexError) as error:
+            raise ParameterError(
+                f"s fails for m = {m} objectives ({error}); if it is made for another m, pass m"
+            ) from error
+        centered = isinstance(self.r, MeanBall)
+        holds = {hypothesis.text: hypothesis.holds for hypothesis in hypotheses}
+        applies = not centered and all(holds.values())
+        conic = holds.get(scalar.DECREASING, False) and not centered
+        plain = self.r.beta == 1.0
+        phi = self._surrogates[m]
+        return Guarantee(
+            "thm:PSreg" if applies else None,
+            non_conflicting=self.s.non_conflicting and not centered,
+            in_cone=conic,
+            in_hull=conic and self.s.risk and plain,
+            beyond_hull=conic and self.s.sums_to_one_at_least and plain,
+            alignment=(1.0 / self.r.beta if self.r.beta is not None else 0.5) if applies else None,
+            F=_name_surrogate(phi),
+            degree=self.r.degree if self.s.homogeneous else None,
+            equivariant=phi is not None and bool(np.ptp(phi) <= 1e-12 * np.abs(phi).max()),
+            note=self._note(applies, centered, holds),
+            hypotheses=hypotheses,
+        )
+
+    def _note(self, applies: bool, centered: bool, holds: dict[str, bool]) -> str:
+        if centered:
+            return "Theorem 4 does not cover a ball around the mean; see the guarantee of CAGrad."
+        broken = [text for text, good in holds.items() if not good]
+        if broken == [regularizers.ABOVE] and self.s.homogeneous:
+            return "r changes the length of d only: normalized, it is the rule with half the squared norm."
+        if broken:
+            return f"Not covered by Theorem 4, which needs: {'; '.join(broken)}."
+        return "" if self.s.sums_to_one_at_least else "The rate needs beta |lambda|_1 bounded away from zero."
+
+    def _find(self, G: Array, eps: float) -> tuple[Found, Status]:
+        unit = unit_gramian(G, eps)
+        self._hypotheses(unit.m)
+        found, status = self._attempt(G, unit)
+        if status is Status.INACCURATE:
+            repaired = unit.nearest_semidefinite()
+            if repaired is not None:
+                return self._attempt(repaired.gramian(), repaired)
+        return found, status
+
+    def _attempt(self, G: Array, unit: UnitGramian) -> tuple[Found, Status]:
+        found = solve_subproblem(self.s, self.r, G, unit)
+        if found.stationary:
+            return found, Status.STATIONARY
+        status = status_of(found.residual, unit.m)
+        if status is Status.INACCURATE and found.residual <= self.s.at(G).accuracy:
+            status = Status.APPROXIMATE
+        return found, status
+
+    def _outcome(self, G: Array, eps: float) -> Outcome:
+        found, status = self._find(G, eps)
+        return Outcome(found.weights, status, found.residual, found.steps)
+
+    def _solution(self, G: Array, eps: float, like: Tensor) -> Solution:
+        found, status = self._find(G, eps)
+        return SubproblemSolution(
+            as_tensor(found.weights, like),
+            status,
+            found.residual,
+            found.steps,
+            multipliers=as_tensor(found.multipliers, like),
+            beta=found.beta,
+            gap=found.gap,
+            alignment_gap=self._alignment_gap(G, found.weights),
+        )
+
+    def _alignment_gap(self, G: Array, weights: Array) -> float | None:
+        phi = self._surrogates[len(G)]
+        if phi is None or isinstance(self.r, MeanBall) or not all(h.holds for h in self._checked[len(G)]):
+            return None
+        slopes = G @ weights
+        return max(0.0, 0.5 * float(weights @ slopes) - float(phi @ slopes))
+
+    def __repr__(self) -> str:
+        return f"Subproblem(s={self.s!r}, r={self.r!r})"
+
+
+def _name_surrogate(phi: Array | None) -> str:
+    if phi is not None and np.allclose(phi, 1.0 / len(phi), rtol=1e-12):
+        return MEAN
+    if phi is not None and np.allclose(phi, 1.0, rtol=1e-12):
+        return SUM
+    return "<-grad s(0), f>"

@@ -1,0 +1,189 @@
+"""The dual of the entropic risk: ``min tau KL(w || uniform) + |J.T w|^2 / 2`` over the simplex.
+
+``KL = sum_k w_k log(m w_k)``. At the optimum ``tau log w_k + (G w)_k`` is the same for every k. Newton's method on
+the logarithms of w solves it, one Cholesky factorisation a step, and three things make it work at any temperature:
+
+1. The system is scaled by the weights on both sides, ``D^1/2 G D^1/2 + tau I`` with D = diag(w): a weight of 1e-200
+   keeps its digits.
+2. The step is taken in w, ``w <- w (1 + xi)``, wherever that keeps w well above zero, and in log w otherwise. It is
+   linear where G is singular: along vectors that change weights but no slope, rounding then stays without effect.
+3. Where tau is rounding compared with the slopes, rounding stands in for it in the matrix (never in the equation).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.solvers.lapack import spd_solver
+from paretograd.solvers.min_norm import min_norm_point
+
+#: Logarithms are kept above this: exp(-690) is near the smallest positive float64, a weight of zero in effect.
+_FLOOR = -690.0
+#: A weight below exp(-30) counts for nothing in the others' equations: it may grow that far at once.
+_IDLE = -30.0
+#: The least factor by which a step in w shrinks a weight; where it should fall further, log w takes the step.
+_SHRINK = 2e-3
+#: Rounding of a slope, relative to the terms it sums, with some room.
+_ROUNDING = 1e-14
+#: Below this temperature, in units of the smallest squared norm, the min-norm point is the better start.
+_COLD = 1e-5
+#: Residuals below this cannot be told from rounding.
+_GOAL = 4e-16
+
+
+class EntropicPoint(NamedTuple):
+    """Weights on the simplex, shape ``(m,)``; the error of the direction that is left, relative to its terms; steps."""
+
+    weights: Array
+    residual: float
+    steps: int
+
+
+class _Problem(NamedTuple):
+    """The problem in units of the largest norm; all zero gradients are one row, the last one."""
+
+    G: Array
+    norms: Array
+    log_prior: Array
+    temperature: float
+
+
+def entropic_point(unit: UnitGramian, temperature: float) -> EntropicPoint:
+    """Minimise ``temperature * KL(w || uniform) + |J.T w|^2 / 2`` over the simplex.
+
+    Zero gradients take part: their slope is zero.
+
+    Args:
+        unit: the Gramian.
+        temperature: positive, in units of squared gradient norms. Towards 0 the answer is MGDA's, towards infinity
+            the mean.
+    """
+    m, live = unit.m, len(unit.norms)
+    if not live or m == 1:
+        return EntropicPoint(np.full(m, 1.0 / m), 0.0, 0)
+    problem = _problem(unit, temperature)
+    cold = problem.temperature < _COLD * problem.norms[problem.norms.argmin()] ** 2
+    weights, residual, steps = _newton(problem, _min_norm_start(unit, problem) if cold else problem.log_prior)
+    if residual > 1e-12:
+        again = _newton(problem, problem.log_prior if cold else _min_norm_start(unit, problem))
+        if again[1] < residual:
+            weights, residual = again[:2]
+        steps += again[2]
+    if unit.live is not None:
+        weights = unit.expand(weights[:live], fill=float(weights[-1]) / (m - live))
+    return EntropicPoint(weights, residual, steps)
+
+
+def _problem(unit: UnitGramian, temperature: float) -> _Problem:
+    top = float(unit.norms[unit.norms.argmax()])
+    norms = unit.norms / top
+    G = unit.C * norms
+    G *= norms[:, None]
+    scaled = min(max(temperature / top / top, 1e-280), 1e280)
+    live, zeros = len(norms), unit.m - len(norms)
+    if not zeros:
+        return _Problem(G, norms, np.full(live, -math.log(unit.m)), scaled)
+    padded = np.zeros((live + 1, live + 1))
+    padded[:live, :live] = G
+    log_prior = np.full(live + 1, -math.log(unit.m))
+    log_prior[live] += math.log(zeros)
+    return _Problem(padded, np.append(norms, 0.0), log_prior, scaled)
+
+
+def _min_norm_start(unit: UnitGramian, problem: _Problem) -> Array:
+    """MGDA's weights; outside its support, what the slopes there ask for."""
+    if unit.has_zero_row:
+        return problem.log_prior
+    w = min_norm_point(unit).weights
+    slope = problem.G.dot(w)
+    with np.errstate(divide="ignore", over="ignore"):
+        asked = np.minimum((w.dot(slope) - slope) / problem.temperature, 0.0) + problem.log_prior
+        return np.where(w > 0.0, np.log(w), asked)
+
+
+def _newton(problem: _Problem, start: Array) -> tuple[Array, float, int]:
+    """Newton steps from the logarithms ``start``: the best weights found, their residual, the number of steps."""
+    G, norms, log_prior, tau = problem
+    solve, diagonal = spd_solver(), slice(None, None, len(norms) + 1)
+    z, w = _normalised(start)
+    best, least, stalled = w, math.inf, 0
+    steps = 0
+    for steps in range(200):  # noqa: B007
+        value = G.dot(w)
+        length = math.sqrt(max(float(w.dot(value)), 0.0))
+        value += tau * (z - log_prior)
+        force = w.dot(value) - value
+        size = float(norms.dot(w))
+        barrier = np.maximum(tau, (_ROUNDING * size) * (norms + size))
+        residual = _residual(w, norms, force, barrier, length) / size
+        stalled = 0 if residual < 0.5 * least else stalled + 1
+        if residual < least:
+            best, least = w, residual
+        # At rounding, two steps without progress are the end; before it, the error may rise on the way.
+        if least < _GOAL or stalled > (1 if least < 1e-13 else 40):
+            break
+        root = np.sqrt(w)
+        A = G * root
+        A *= root[:, None]
+        flat = A.ravel()
+        flat[diagonal] += barrier
+        scale = 1.0 / np.sqrt(flat[diagonal])
+        A *= scale
+        A *= scale[:, None]
+        right = np.empty((2, len(w)))
+        np.multiply(root, scale, out=right[1])
+        np.multiply(right[1], force, out=right[0])
+        shift = 4e-16 * len(w)
+        x, info = solve(A.T, right.T, 1)[1:]
+        while info != 0 and shift < 1.0:  # positive definite but for rounding: shift the unit diagonal by just that
+            flat[diagonal] += shift
+            shift *= 4.0
+            x, info = solve(A.T, right.T, 1)[1:]
+        # The multiplier of sum(w) = 1 makes the changes w * xi add up to zero.
+        moves = right[1].dot(x)
+        x = x[:, 0] - (moves[0] / moves[1]) * x[:, 1]
+        z, w = _normalised(z + _change(z, x * scale / root))
+    return best, least, steps
+
+
+def _normalised(z: Array) -> tuple[Array, Array]:
+    """Logarithms shifted so that their exponentials sum to one, and these."""
+    z = np.maximum(z - z[z.argmax()], _FLOOR)
+    w = np.exp(z)
+    total = float(np.add.reduce(w))
+    w /= total
+    return z - math.log(total), w
+
+
+def _change(z: Array, xi: Array) -> Array:
+    """The change of log w for Newton's relative change xi of w.
+
+    The equation is concave in w and convex in log w: steps in w never overshoot upwards, steps in log w never
+    downwards. What counts for nothing takes its equation at its word, as far as it still counts for nothing.
+    """
+    change = np.log(np.maximum(1.0 + xi, _SHRINK))
+    np.minimum(change, xi, out=change)
+    room = _IDLE - z
+    if room[room.argmax()] > 0.0:
+        change = np.where((room > 0.0) & (xi > 0.0), np.maximum(change, np.minimum(xi, room)), change)
+    return change
+
+
+def _residual(w: Array, norms: Array, force: Array, barrier: Array, length: float) -> float:
+    """How far the direction is off, row by row.
+
+    A row that is pulled by ``force`` changes its weight until the entropy stops it, which multiplies the weight by
+    ``exp(force / barrier)``, or its own curvature ``norms^2`` does: the first of the two counts. The weight comes
+    from the others, so that the direction, of the given length, moves by as much as the row is away from it.
+    """
+    change = np.expm1(np.minimum(force / barrier, -_FLOOR))
+    change *= w
+    np.abs(change, out=change)
+    np.minimum(change, np.abs(force) / np.maximum(norms * norms, 1e-280), out=change)
+    np.minimum(change, 1.0, out=change)
+    change *= norms + length
+    return float(change[change.argmax()])

@@ -1,0 +1,40 @@
+"""The parts of `paretograd.Subproblem`: s and r of the paper's subproblem (eq. sd-conic).
+
+s: `Linear`, `NonConflicting`, `WorstCase`, `CVaR`, `Entropic`, `Spectral`, `ChiSquare`, `MinusPowerMean`; `Smooth`
+for a function written in torch, `Cvxpy` for one that builds a cvxpy expression; `FromGramian` for one that depends on
+the gradients, `Lowest` for the lowest of several.
+
+r: `HalfSquare`, `Ball`, `MeanBall`, `Power`, and `Radial` for a function of your own.
+"""
+
+from paretograd.subproblem.convex import Cvxpy
+from paretograd.subproblem.dependent import FromGramian, Lowest
+from paretograd.subproblem.linear import Linear, NonConflicting
+from paretograd.subproblem.power import MinusPowerMean
+from paretograd.subproblem.radial import Radial
+from paretograd.subproblem.regularizers import Ball, HalfSquare, MeanBall, Power, Regularizer
+from paretograd.subproblem.risk import ChiSquare, CVaR, Entropic, Spectral, WorstCase
+from paretograd.subproblem.scalarization import Scalarization
+from paretograd.subproblem.smooth import Smooth
+
+__all__ = [
+    "Ball",
+    "CVaR",
+    "ChiSquare",
+    "Cvxpy",
+    "Entropic",
+    "FromGramian",
+    "HalfSquare",
+    "Linear",
+    "Lowest",
+    "MeanBall",
+    "MinusPowerMean",
+    "NonConflicting",
+    "Power",
+    "Radial",
+    "Regularizer",
+    "Scalarization",
+    "Smooth",
+    "Spectral",
+    "WorstCase",
+]

@@ -1,0 +1,179 @@
+"""Any convex s that cvxpy can express, through a conic solver: universal, slower, and the reference for the others."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from paretograd.errors import HypothesisError, MissingExtraError, ShapeError
+from paretograd.geometry.gramian import Array
+from paretograd.guarantees import Evidence, Hypothesis
+from paretograd.solvers.nonneg_qp import factor
+from paretograd.subproblem import probing
+from paretograd.subproblem.scalarization import (
+    CONVEX,
+    DECREASING,
+    TRANSLATION,
+    ZERO,
+    DualPoint,
+    Quadratic,
+    Scalarization,
+)
+
+
+class Cvxpy(Scalarization):
+    """A function that builds a cvxpy expression of x, such as ``lambda x: cp.max(-x)``.
+
+    Solved by Clarabel, an interior-point method, to about 1e-9. Needs the extra ``paretograd[cvxpy]``.
+
+    Args:
+        build: takes a cvxpy expression of shape ``(m,)`` and returns a convex scalar expression.
+        risk: claim that s is a convex risk measure, ``s(x + c) = s(x) - c``: it is checked.
+    """
+
+    accuracy = 1e-5
+
+    def __init__(self, build: Callable[[Any], Any], risk: bool = False) -> None:
+        _import_cvxpy()
+        self.build, self.risk = build, risk
+        self.formula = f"{getattr(build, '__name__', 's')}(x)"
+        self._programs: dict[int, _Program] = {}
+
+    def value(self, x: Array) -> float:
+        program = self._program(len(x))
+        program.x.value = x
+        with np.errstate(all="ignore"):  # outside the domain of s
+            found = program.s.value
+        return math.inf if found is None or math.isnan(float(found)) else float(found)
+
+    def dual(self, problem: Quadratic) -> DualPoint:
+        unit, cp = problem.unit, _import_cvxpy()
+        m = unit.m
+        x0 = np.zeros(m) if problem.center is None else problem.center.slopes
+        # In units of the largest gradient the solver's tolerances mean what they say.
+        size = float(unit.norms.max()) if len(unit.norms) else 1.0
+        A = np.zeros((m, m))
+        R = factor(unit.C) * (unit.norms / size) if len(unit.norms) else np.zeros((0, 0))
+        A[:, : len(R)] = unit.expand(R).T
+        program = self._program(m)
+        scale = math.sqrt(problem.beta) * size
+        program.A.value, program.x0.value = scale * A, x0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "may be inaccurate": the residual says how far
+            raw = program.solve(cp)
+        if program.problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
+            return DualPoint(np.zeros(m), 0.0, 0.0, 0, stationary=True)
+        multipliers = np.asarray(program.link.dual_value, dtype=np.float64)
+        p = np.asarray(program.p.value, dtype=np.float64)
+        pull = scale * (A.T @ multipliers)
+        value, square = float(program.problem.value), float(pull @ pull)
+        gap = abs(float(raw.obj_val) - float(raw.obj_val_dual))
+        conjugate = gap - value - float(multipliers @ x0) - 0.5 * square
+        # Optimality in p is p = A' lambda; a gap in the values allows an error of its square root in p.
+        apart = float(np.abs(p - pull).max() / max(np.abs(p).max(), np.abs(pull).max(), 1e-300))
+        residual = max(math.sqrt(gap / max(abs(value), square, 1e-300)), apart)
+        return DualPoint(multipliers, conjugate, residual, int(raw.iterations))
+
+    def _program(self, m: int) -> _Program:
+        """The problem for m objectives, compiled once: only its parameters change from step to step."""
+        if m not in self._programs:
+            cp = _import_cvxpy()
+            x, p = cp.Variable(m), cp.Variable(m)
+            A, x0 = cp.Parameter((m, m)), cp.Parameter(m)
+            s = self._expression(x, m)
+            link = x == x0 + A @ p
+            problem = cp.Problem(cp.Minimize(s + 0.5 * cp.sum_squares(p)), [link])
+            if not problem.is_dcp():
+                raise HypothesisError(
+                    CONVEX,
+                    f"Theorem 4 needs that s is convex, and cvxpy's rules do not show it for {s}. Write it with convex "
+                    "atoms (cp.max, cp.logistic, -cp.geo_mean, ...), or in torch, where convexity is checked at points",
+                )
+            self._programs[m] = _Program(problem, link, x, p, A, x0, s)
+        return self._programs[m]
+
+    def _expression(self, x: Any, m: int) -> Any:
+        cp = _import_cvxpy()
+        s = self.build(x)
+        if not isinstance(s, cp.Expression):
+            raise HypothesisError(
+                "s returns a cvxpy expression",
+                f"Cvxpy's function returned {type(s).__name__}; it must build a cvxpy expression of x. "
+                "A function written in torch is passed as it is",
+            )
+        if s.size != 1:
+            raise ShapeError(f"s is one number; for x of shape ({m},) it has shape {s.shape}. Reduce it with cp.sum")
+        return cp.reshape(s, (), order="C") if s.shape != () else s
+
+    def hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
+        cp = _import_cvxpy()
+        convex = self._expression(cp.Variable(m), m).is_convex()
+        # A convex function of a concave expression follows cvxpy's rules only if it is decreasing in it.
+        concave = cp.Variable(m) - cp.square(cp.Variable(m))
+        decreasing = self._expression(concave, m).is_convex()
+        if not convex:
+            return (Hypothesis(CONVEX, False, Evidence.PROVED, "cvxpy's rules do not show it"),)
+        found = [
+            probing.check_zero(self.value(np.zeros(m)), ZERO),
+            Hypothesis(CONVEX, True, Evidence.PROVED, "cvxpy"),
+            Hypothesis(DECREASING, True, Evidence.PROVED, "cvxpy")
+            if decreasing
+            else probing.check_decreasing(self.value, m, DECREASING),
+        ]
+        return (*found, probing.check_translation(self.value, m, TRANSLATION)) if self.risk else tuple(found)
+
+    def surrogate(self, m: int) -> Array | None:
+        program = self._program(m)
+        program.x.value = np.zeros(m)
+        try:
+            with np.errstate(all="ignore"):
+                found = program.s.grad[program.x]
+        except NotImplementedError:
+            found = None
+        if found is None or not np.isfinite(found.todense()).all():
+            return probing.find_surrogate(self.value, m)
+        return -np.asarray(found.todense(), dtype=np.float64).ravel()
+
+    def __repr__(self) -> str:
+        return f"Cvxpy({getattr(self.build, '__name__', self.build)})"
+
+
+class _Program(NamedTuple):
+    problem: Any
+    link: Any
+    x: Any
+    p: Any
+    A: Any
+    x0: Any
+    s: Any
+
+    def solve(self, cp: Any) -> Any:
+        """Solve it, and return Clarabel's own report, which holds the dual value that cvxpy drops."""
+        data, chain, inverse = self.problem.get_problem_data(cp.CLARABEL, solver_opts={})
+        # Where the solver does not reach a tolerance, its last point may be a poor one, or better than at a looser one.
+        best, best_gap = None, math.inf
+        for tolerance in (1e-13, 1e-10, 1e-8):
+            options = {"tol_gap_abs": tolerance, "tol_gap_rel": tolerance, "tol_feas": tolerance, "max_iter": 200}
+            raw = chain.solve_via_data(self.problem, data, solver_opts=options)
+            gap = abs(raw.obj_val - raw.obj_val_dual)
+            if best is None or gap < best_gap:
+                best, best_gap = raw, gap
+            if str(raw.status) == "Solved":
+                break
+        self.problem.unpack_results(best, chain, inverse)
+        return best
+
+
+def _import_cvxpy() -> Any:
+    try:
+        import cvxpy
+    except ImportError:
+        raise MissingExtraError(
+            "an s given as a cvxpy expression needs cvxpy and Clarabel: pip install 'paretograd[cvxpy]'. Without them, "
+            "use a family of paretograd.subproblem or a smooth function written in torch"
+        ) from None
+    return cvxpy

@@ -1,0 +1,168 @@
+"""r of the subproblem (eq. sd-conic): how the length of the direction is kept in check.
+
+All that the solver needs of r is ``length(rho)``, the derivative of its conjugate: the best length of a direction
+whose pull ``|J.T lambda|`` is rho.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from paretograd.checks import as_number
+from paretograd.errors import ParameterError
+from paretograd.geometry import cones
+from paretograd.geometry.gramian import Array
+from paretograd.guarantees import Evidence, Hypothesis
+from paretograd.subproblem.scalarization import Center
+
+CONVEX = "r is convex"
+INCREASING = "r is increasing"
+ZERO = "r(0) = 0"
+ABOVE = "r(rho) >= rho^2 / 2"
+
+
+class Regularizer(ABC):
+    """r, a function of the length ``rho = |d|``."""
+
+    formula: str
+    #: The one beta where it does not depend on rho.
+    beta: float | None = None
+    #: Whether ``r(rho) >= rho^2 / 2``.
+    above_half_square: bool = False
+    #: ``length(t rho) = t ** degree * length(rho)``; None where there is no such degree.
+    degree: float | None = None
+
+    @abstractmethod
+    def value(self, rho: float) -> float:
+        """r(rho) for rho >= 0."""
+
+    @abstractmethod
+    def length(self, rho: float) -> float:
+        """The derivative of the conjugate r* at rho > 0."""
+
+    def bind(self, G: Array) -> tuple[Regularizer, Center | None]:
+        """r for this Gramian, and the point it measures from; None for the origin."""
+        return self, None
+
+    def hypotheses(self) -> tuple[Hypothesis, ...]:
+        """What Theorem 4 asks of r, with the evidence."""
+        detail = f"elementary for {self.formula}"
+        known = [Hypothesis(text, True, Evidence.CITED, detail) for text in (CONVEX, INCREASING, ZERO)]
+        return (*known, Hypothesis(ABOVE, self.above_half_square, Evidence.CITED, detail))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class HalfSquare(Regularizer):
+    """``c rho^2 / 2``: the plain choice, for which beta = 1/c.
+
+    Args:
+        c: above 0; Theorem 4 needs c >= 1.
+    """
+
+    def __init__(self, c: float = 1.0) -> None:
+        if not 0.0 < as_number(c, "c") < math.inf:
+            raise ParameterError(f"c={c:g}: the factor of the squared norm lies above 0 and is finite")
+        self.c, self.beta, self.above_half_square, self.degree = float(c), 1.0 / c, c >= 1.0, 1.0
+        self.formula = "|d|^2 / 2" if c == 1.0 else f"{c:g} |d|^2 / 2"
+
+    def value(self, rho: float) -> float:
+        return 0.5 * self.c * rho * rho
+
+    def length(self, rho: float) -> float:
+        return rho / self.c
+
+    def __repr__(self) -> str:
+        return "HalfSquare()" if self.c == 1.0 else f"HalfSquare({self.c:g})"
+
+
+class Ball(Regularizer):
+    """The directions of length at most ``radius``, all of them for free.
+
+    Args:
+        radius: above 0.
+    """
+
+    def __init__(self, radius: float = 1.0) -> None:
+        if not 0.0 < as_number(radius, "radius") < math.inf:
+            raise ParameterError(f"radius={radius:g}: the radius of the ball lies above 0 and is finite")
+        self.radius, self.formula, self.degree = float(radius), f"|d| <= {radius:g}", 0.0
+
+    def value(self, rho: float) -> float:
+        return 0.0 if rho <= self.radius * (1.0 + 1e-12) else math.inf
+
+    def length(self, rho: float) -> float:
+        return self.radius
+
+    def __repr__(self) -> str:
+        return f"Ball({self.radius:g})"
+
+
+class MeanBall(Regularizer):
+    """The ball around the mean gradient g0 with radius ``c |g0|`` (CAGrad).
+
+    Args:
+        c: at least 0. For c >= 1 the ball holds the zero direction.
+    """
+
+    def __init__(self, c: float = 0.5) -> None:
+        if not 0.0 <= as_number(c, "c") < math.inf:
+            raise ParameterError(f"c={c:g}: the radius of the ball, relative to the mean gradient, is at least 0")
+        self.c, self.formula, self.degree = float(c), f"|d - g0| <= {c:g} |g0|", 1.0
+
+    def bind(self, G: Array) -> tuple[Regularizer, Center | None]:
+        uniform = np.full(len(G), 1.0 / len(G))
+        size = cones.norm(G, uniform)
+        center = Center(uniform, G @ uniform, size * size)
+        return (Ball(self.c * size) if self.c * size > 0.0 else Origin()), center
+
+    def value(self, rho: float) -> float:
+        raise NotImplementedError("the radius depends on the Gramian: take .bind(G) first")
+
+    def length(self, rho: float) -> float:
+        raise NotImplementedError("the radius depends on the Gramian: take .bind(G) first")
+
+    def __repr__(self) -> str:
+        return f"MeanBall({self.c:g})"
+
+
+class Origin(Regularizer):
+    """The ball of radius zero."""
+
+    formula = "d = 0"
+
+    def value(self, rho: float) -> float:
+        return 0.0 if rho == 0.0 else math.inf
+
+    def length(self, rho: float) -> float:
+        return 0.0
+
+
+class Power(Regularizer):
+    """``rho^k / k``: long directions cost more (k > 2) or less (k < 2) than by half the squared norm.
+
+    Args:
+        k: exponent, above 1.
+    """
+
+    def __init__(self, k: float) -> None:
+        if not 1.0 < as_number(k, "k") < math.inf:
+            raise ParameterError(
+                f"k={k:g}: the exponent lies above 1, so that r has a finite best length, and is finite"
+            )
+        self.k, self.formula = float(k), f"|d|^{k:g} / {k:g}"
+        self.above_half_square, self.degree = k == 2.0, 1.0 / (k - 1.0)
+        self.beta = 1.0 if k == 2.0 else None
+
+    def value(self, rho: float) -> float:
+        return float(rho**self.k / self.k)
+
+    def length(self, rho: float) -> float:
+        return float(rho ** (1.0 / (self.k - 1.0)))
+
+    def __repr__(self) -> str:
+        return f"Power({self.k:g})"

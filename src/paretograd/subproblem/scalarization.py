@@ -1,0 +1,137 @@
+"""What s of the subproblem (eq. sd-conic) must offer, and the quadratic dual problem that all of them solve."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+
+from paretograd.geometry.gramian import Array, UnitGramian, unit_gramian
+from paretograd.guarantees import Evidence, Hypothesis
+
+CONVEX = "s is convex"
+DECREASING = "s is decreasing"
+ZERO = "s(0) = 0"
+TRANSLATION = "s(x + c) = s(x) - c"
+
+
+class Center(NamedTuple):
+    """A point ``g0 = J.T u`` that the regularizer measures distances from.
+
+    Attributes:
+        weights: u, shape ``(m,)``.
+        slopes: ``G u``, shape ``(m,)``.
+        square: ``|g0|^2``.
+    """
+
+    weights: Array
+    slopes: Array
+    square: float
+
+
+class Quadratic(NamedTuple):
+    """The dual for a quadratic regularizer: minimise ``s*(-lambda) + <lambda, x0> + beta/2 |J.T lambda|^2``.
+
+    Every other regularizer is one of these, for the right beta (`paretograd.subproblem.solve`).
+
+    Attributes:
+        G: the Gramian, shape ``(m, m)``.
+        unit: the same, as cosines and norms.
+        beta: a positive number.
+        center: where the regularizer is centred, whose slopes are x0; None for the origin.
+    """
+
+    G: Array
+    unit: UnitGramian
+    beta: float
+    center: Center | None
+
+    def shifted(self) -> UnitGramian:
+        """The Gramian of ``g_k + g0 / beta``.
+
+        For weights that sum to one, ``beta/2 |J.T lambda|^2 + <lambda, x0>`` is ``beta/2 |J.T lambda + g0/beta|^2`` up
+        to a constant, so that moving the gradients does away with the centre.
+        """
+        if self.center is None:
+            return self.unit
+        shift = self.center.slopes / self.beta
+        return unit_gramian(self.G + shift + shift[:, None] + self.center.square / self.beta**2, self.unit.eps)
+
+
+class DualPoint(NamedTuple):
+    """A solution of the dual problem.
+
+    Attributes:
+        multipliers: lambda, shape ``(m,)``.
+        conjugate: ``s*(-lambda)``.
+        residual: violation of the optimality conditions, relative to the terms in them.
+        steps: linear systems solved.
+        stationary: no direction is better than zero.
+    """
+
+    multipliers: Array
+    conjugate: float
+    residual: float
+    steps: int
+    stationary: bool = False
+
+
+class Scalarization(ABC):
+    """s of eq. sd-conic: how the decreases ``x = J d`` of all objectives count as one number, the lower the better."""
+
+    #: s in a table.
+    formula: str
+    #: Whether ``s(t x) = t s(x)`` for t > 0: then lambda does not depend on beta.
+    homogeneous: bool = False
+    #: Whether s is a convex risk measure: then lambda lies in the simplex.
+    risk: bool = False
+    #: Whether d never conflicts, whatever the gradients.
+    non_conflicting: bool = False
+    #: The one number of objectives that s is made for; None for any.
+    m: int | None = None
+    #: Residuals up to this count as approximate solutions rather than failures.
+    accuracy: float = 0.0
+
+    @property
+    def sums_to_one_at_least(self) -> bool:
+        """Whether the multipliers always sum to one or more, so that ``|J.T lambda| >= gamma``."""
+        return self.risk
+
+    @abstractmethod
+    def value(self, x: Array) -> float:
+        """s(x), infinity outside its domain."""
+
+    @abstractmethod
+    def dual(self, problem: Quadratic) -> DualPoint:
+        """Solve the quadratic dual problem."""
+
+    @abstractmethod
+    def hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
+        """What Theorem 4 asks of s, for m objectives, with the evidence."""
+
+    @abstractmethod
+    def surrogate(self, m: int) -> Array | None:
+        """phi = ``-grad s(0)``, shape ``(m,)``: the theorem's F is ``sum_k phi_k f_k``. None where it is not known."""
+
+    def at(self, G: Array) -> Scalarization:
+        """s for this Gramian; itself unless s depends on the gradients."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class Family(Scalarization):
+    """An s whose properties are theorems of the literature."""
+
+    #: Where the properties are proved.
+    citation: str
+
+    def hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
+        texts = (CONVEX, DECREASING, ZERO, TRANSLATION) if self.risk else (CONVEX, DECREASING, ZERO)
+        return tuple(Hypothesis(text, True, Evidence.CITED, self.citation) for text in texts)
+
+    def surrogate(self, m: int) -> Array | None:
+        """The uniform weights, which lie in the dual set of every symmetric family."""
+        return np.full(m, 1.0 / m)
