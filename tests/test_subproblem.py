@@ -169,6 +169,20 @@ def test_a_decrease_that_the_rules_do_not_show_is_checked_at_points() -> None:
     assert rule.guarantee.theorem == "thm:PSreg"
 
 
+def test_cvxpy_atoms_with_whims() -> None:
+    """A fractional k, k = m, and a support function, which takes affine arguments only."""
+    J = draw(4, 9)
+    for k, cap in ((2.5, 0.4), (4, 0.25)):
+        d = pg.Subproblem(sp.CVaR(cap=cap))(J)
+        rule = pg.Subproblem(sp.Cvxpy(lambda x, k=k: cp.sum_largest(-x, k) / k), m=4)  # type: ignore[misc]
+        assert (rule(J) - d).norm() <= 1e-6 * d.norm()
+    y = cp.Variable(4)
+    support = cp.transforms.suppfunc(y, [y >= 0, cp.sum(y) == 1])
+    worst = pg.Subproblem(sp.Cvxpy(lambda x: support(-x)), m=4)
+    assert (worst(J) - pg.MGDA()(J)).norm() <= 1e-6
+    assert evidence(worst)["s is decreasing"] is pg.Evidence.CHECKED
+
+
 @pytest.mark.parametrize(
     ("s", "theorem", "hull"),
     [

@@ -28,7 +28,8 @@ from paretograd.subproblem.scalarization import (
 class Cvxpy(Scalarization):
     """A function that builds a cvxpy expression of x, such as ``lambda x: cp.max(-x)``.
 
-    Solved by Clarabel, an interior-point method, to about 1e-9. Needs the extra ``paretograd[cvxpy]``.
+    Solved by Clarabel, an interior-point method, to six digits or more; the residual says how far it may be off.
+    Needs the extra ``paretograd[cvxpy]``.
 
     Args:
         build: takes a cvxpy expression of shape ``(m,)`` and returns a convex scalar expression.
@@ -62,6 +63,7 @@ class Cvxpy(Scalarization):
         program = self._program(m)
         scale = math.sqrt(problem.beta) * size
         program.A.value, program.x0.value = scale * A, x0
+        program.x.value = None  # a start that some atoms stumble over
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "may be inaccurate": the residual says how far
             raw = program.solve(cp)
@@ -114,7 +116,10 @@ class Cvxpy(Scalarization):
         convex = self._expression(cp.Variable(m), m).is_convex()
         # A convex function of a concave expression follows cvxpy's rules only if it is decreasing in it.
         concave = cp.Variable(m) - cp.square(cp.Variable(m))
-        decreasing = self._expression(concave, m).is_convex()
+        try:
+            decreasing = self._expression(concave, m).is_convex()
+        except (ValueError, cp.error.DCPError):  # an atom that takes affine arguments only
+            decreasing = False
         if not convex:
             return (Hypothesis(CONVEX, False, Evidence.PROVED, "cvxpy's rules do not show it"),)
         found = [
@@ -122,7 +127,7 @@ class Cvxpy(Scalarization):
             Hypothesis(CONVEX, True, Evidence.PROVED, "cvxpy"),
             Hypothesis(DECREASING, True, Evidence.PROVED, "cvxpy")
             if decreasing
-            else probing.check_decreasing(self.value, m, DECREASING),
+            else probing.check_decreasing(self.value, m, DECREASING, rounding=1e-6),  # a value may be a solve
         ]
         return (*found, probing.check_translation(self.value, m, TRANSLATION)) if self.risk else tuple(found)
 
@@ -132,7 +137,7 @@ class Cvxpy(Scalarization):
         try:
             with np.errstate(all="ignore"):
                 found = program.s.grad[program.x]
-        except NotImplementedError:
+        except (NotImplementedError, AttributeError):  # some atoms have no gradient, or cannot find it
             found = None
         if found is None or not np.isfinite(found.todense()).all():
             return probing.find_surrogate(self.value, m)

@@ -42,14 +42,14 @@ def check_convex(s: Callable[[Array], float], m: int, text: str) -> Hypothesis:
     return _passed(text, 2 * len(points))
 
 
-def check_decreasing(s: Callable[[Array], float], m: int, text: str) -> Hypothesis:
-    """``s(x + e) <= s(x)`` for ``e >= 0``."""
+def check_decreasing(s: Callable[[Array], float], m: int, text: str, rounding: float = _ROUNDING) -> Hypothesis:
+    """``s(x + e) <= s(x)`` for ``e >= 0``; ``rounding`` is that of the values of s, relative to them and to x."""
     rng = np.random.default_rng(20260225)
     points = sample_points(m)
     for x in points:
         for e in (np.abs(rng.standard_normal(m)) * np.abs(x).max(), np.eye(m)[rng.integers(m)] * np.abs(x).max()):
             before, after = s(x), s(x + e)
-            if before < math.inf and not after <= before + _ROUNDING * (abs(before) + abs(after)):
+            if before < math.inf and not after <= before + rounding * (abs(before) + abs(after) + np.abs(x).max()):
                 detail = f"it rises from {before:.6g} at {_show(x)} to {after:.6g} at {_show(x + e)}"
                 return Hypothesis(text, False, Evidence.CHECKED, detail)
     return _passed(text, 2 * len(points))
