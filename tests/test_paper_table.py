@@ -112,12 +112,13 @@ def test_cvxpy_gives_the_dedicated_direction(name: str) -> None:
 
 
 def positive_only(values: Tensor, x: Tensor) -> Tensor:
+    """The sum of the values, infinite unless every x is positive."""
     return torch.where(x > 0.0, values, torch.inf).sum()
 
 
 IN_TORCH: dict[str, Callable[[], pg.Subproblem]] = {
     "LS": lambda: pg.Subproblem(lambda x: -x.mean()),
-    "Nash-MTL": lambda: pg.Subproblem(lambda x: -positive_only(x.log(), x), sp.Ball(1.0), strict=False),
+    "Nash-MTL": lambda: pg.Subproblem(lambda x: positive_only(-x.log(), x), sp.Ball(1.0), strict=False),
     "FairGrad": lambda: pg.Subproblem(lambda x: positive_only(1.0 / x, x), sp.HalfSquare(), strict=False),
 }
 

@@ -107,7 +107,10 @@ def test_a_hundred_objectives() -> None:
 
 
 @pytest.mark.parametrize("name", ["linear", "geometric", "three", "plateaus"])
-@pytest.mark.parametrize("family", ["extremely_scaled", "tall", "zero_rows", "weakly_stationary"])
+@pytest.mark.parametrize(
+    "family",
+    ["extremely_scaled", "tall", "zero_rows", "weakly_stationary", "rank_deficient_acute", "scaled_opposites"],
+)
 def test_many_objectives_satisfy_the_optimality_conditions(name: str, family: str) -> None:
     found = spectral_min_norm_point(
         unit(FAMILIES[family].make(64, 63 if family == "tall" else 70, 1).numpy()), SPECTRA[name](64)
@@ -146,6 +149,16 @@ def test_a_conic_solver_agrees(seed: int) -> None:
     found = spectral_min_norm_point(unit(J), mu).weights @ J
     assert np.linalg.norm(found - w.value @ J) <= 1e-6 * np.linalg.norm(J, axis=1).max()
     assert np.linalg.norm(found - reference(J, mu).direction) <= 1e-12 * np.linalg.norm(J, axis=1).max()
+
+
+@pytest.mark.parametrize("name", ["linear", "geometric", "flat tail"])
+def test_norms_may_span_hundreds_of_decades(name: str) -> None:
+    """Their ratios, squared, overflow."""
+    J = np.random.default_rng(0).standard_normal((9, 12))
+    J *= 10.0 ** np.linspace(-130.0, 70.0, 9)[:, None]
+    found = spectral_min_norm_point(unit(J), SPECTRA[name](9))
+    assert np.isfinite(found.weights).all()
+    assert found.residual <= 1e-14
 
 
 def test_one_objective_and_zero_gradients() -> None:

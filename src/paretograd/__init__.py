@@ -21,6 +21,9 @@ from paretograd.aggregators.registry import get, names
 from paretograd.aggregators.rgw import RGW
 from paretograd.aggregators.risk_mgda import ChiSquareMGDA, EntropicMGDA, SpectralMGDA
 from paretograd.aggregators.subproblem import Subproblem, SubproblemSolution
+from paretograd.autograd.backward import backward
+from paretograd.autograd.gramian import gramian
+from paretograd.autograd.step import Step
 from paretograd.certificates.run import RunCertificate
 from paretograd.certificates.step import StepCertificate
 from paretograd.certification import certify
@@ -37,7 +40,6 @@ from paretograd.errors import (
     ShapeError,
     UnknownNameError,
 )
-from paretograd.geometry.gramian import gramian
 from paretograd.guarantees import RESULTS, Evidence, Guarantee, Hypothesis, Result
 from paretograd.solution import Solution, Status
 from paretograd.solvers.stationarity import stationarity
@@ -87,11 +89,13 @@ __all__ = [
     "Solution",
     "SpectralMGDA",
     "Status",
+    "Step",
     "StepCertificate",
     "Subproblem",
     "SubproblemSolution",
     "UPGrad",
     "UnknownNameError",
+    "backward",
     "certify",
     "get",
     "gramian",

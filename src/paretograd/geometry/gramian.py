@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from paretograd.errors import DTypeError, InputError, NonFiniteGradientError, NotAGramianError, ShapeError
+from paretograd.geometry import kernels
 
 Array = NDArray[np.float64]
 
@@ -55,6 +56,9 @@ def gramian(jacobian: Tensor) -> Tensor:
             square = A @ A.T
             finite = math.isfinite(square.sum())
         G = torch.from_numpy(square)
+    elif kernels.serves(J):
+        G = kernels.gramian(J)
+        finite = bool(torch.isfinite(G).all())
     else:
         parts = (chunk.to(torch.float64) for chunk in torch.split(J, _CHUNK, dim=-1))
         G = sum((part @ part.mT for part in parts), start=torch.zeros((), dtype=torch.float64, device=J.device))
@@ -81,6 +85,8 @@ def combine(weights: Tensor, jacobian: Tensor) -> Tensor:
     J = jacobian.detach()
     if _is_small(J):
         return torch.from_numpy(as_array(weights) @ as_array(J)).to(J.dtype)
+    if kernels.serves(J):
+        return kernels.combine(weights, J)
     w = weights.to(dtype=torch.float64, device=J.device).unsqueeze(-2)
     parts = [(w @ chunk.to(torch.float64)).squeeze(-2).to(J.dtype) for chunk in torch.split(J, _CHUNK, dim=-1)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
@@ -124,7 +130,9 @@ def as_array(tensor: Tensor) -> Array:
 def check_finite(G: Array) -> None:
     """Raise with the objectives at fault if a Gramian holds NaN or infinity."""
     flat = G.ravel()
-    if math.isfinite(flat.dot(flat)):
+    with np.errstate(over="ignore"):
+        square = flat.dot(flat)
+    if math.isfinite(square):
         return
     finite = np.isfinite(G)
     if finite.all():

@@ -2,6 +2,9 @@
 
 A point w is in it if its sum is that of the spectrum mu (non-increasing) and, for every j, the entries of w without
 the j largest sum to at least the same of mu. These *tails* say it without cancellation where mu ends in small numbers.
+
+Blocks are small, often of a single entry, so that everything here works on lists: a call of numpy costs as much as a
+dozen steps of a loop.
 """
 
 from __future__ import annotations
@@ -14,124 +17,180 @@ from numpy.typing import NDArray
 from paretograd.geometry.gramian import Array
 
 Indices = NDArray[np.intp]
-Mask = NDArray[np.bool_]
 
 #: Rounding allowed in a sum of weights, relative to its terms.
 _SLACK = 4e-15
-
-#: Well above any weight.
-_FAR = 100.0
 
 
 class Face(NamedTuple):
     """An ordered partition of the entries of w: those in a block share the block's part of the spectrum.
 
     Attributes:
-        order: the entries by position, shape ``(m,)``, those of the first block (the largest) first.
-        cut: whether a block begins at a position, shape ``(m,)``.
-        starts: the positions where blocks begin.
-        rigid: whether the block at a position has equal entries of mu only, so that nothing in it can move.
+        blocks: the entries of every block, the block with the largest weights first.
+        parts: the part of the spectrum that belongs to each block. Where its numbers are equal, nothing in the block
+            can move: the block is *rigid*.
     """
 
-    order: Indices
-    cut: Mask
-    starts: Indices
-    rigid: Mask
-
-    def sorted(self, values: Array) -> Indices:
-        """The order with the entries of every block by decreasing value."""
-        return np.asarray(self.order[np.lexsort((-values[self.order], self.cut.cumsum()))])
+    blocks: list[list[int]]
+    parts: list[list[float]]
 
 
-def make_face(order: Indices, cut: Mask, mu: Array) -> Face:
-    """The face of an ordered partition; neighbouring rigid blocks with equal entries count as one."""
-    starts = cut.nonzero()[0]
-    ends = np.append(starts[1:], len(mu))
-    stiff = mu[starts] == mu[ends - 1]
-    rigid = np.repeat(stiff, ends - starts)
-    level = mu[starts]
-    same = stiff[1:] & stiff[:-1] & (level[1:] == level[:-1])
-    if same.any():
-        cut = cut.copy()
-        cut[starts[1:][same]] = False
-        starts = cut.nonzero()[0]
-    return Face(order, cut, starts, rigid)
+def make_face(blocks: list[list[int]], mu: list[float]) -> Face:
+    """The face of an ordered partition; neighbouring rigid blocks with equal weights count as one."""
+    joined: list[list[int]] = []
+    parts: list[list[float]] = []
+    begin = 0
+    for rows in blocks:
+        part = mu[begin : begin + len(rows)]
+        begin += len(rows)
+        if joined and part[0] == part[-1] == parts[-1][0] == parts[-1][-1]:
+            joined[-1] = joined[-1] + rows
+            parts[-1] = parts[-1] + part
+        else:
+            joined.append(rows)
+            parts.append(part)
+    return Face(joined, parts)
 
 
-def tail_sums(values: Array) -> Array:
-    """The sums of all entries from each position on, added from the end."""
-    return np.asarray(values[::-1].cumsum()[::-1])
+def join(face: Face, number: int, last: int, first: int, mu: list[float]) -> Face:
+    """Join a block with the next one; a rigid block only gives one entry, ``last`` here and ``first`` there."""
+    one, two = face.blocks[number : number + 2]
+    giving = [last] if is_rigid(face.parts[number]) else one
+    taking = [first] if is_rigid(face.parts[number + 1]) else two
+    middle = [[k for k in one if k not in giving], giving + taking, [k for k in two if k not in taking]]
+    return make_face([*face.blocks[:number], *filter(None, middle), *face.blocks[number + 2 :]], mu)
+
+
+def pairs(face: Face, a: list[float]) -> tuple[Indices, Indices]:
+    """The entries that can be moved at will, and for each the pivot that takes what it gives, for weights ``a * y``.
+
+    The pivot of a block is the entry with the largest ``a``, the shortest gradient's: the block's sum keeps its value,
+    and no coefficient exceeds one.
+    """
+    rows: list[int] = []
+    pivots: list[int] = []
+    for block, part in zip(*face, strict=True):
+        if not is_rigid(part):
+            pivot = max(block, key=a.__getitem__)
+            rows += [k for k in block if k != pivot]
+            pivots += [pivot] * (len(block) - 1)
+    return np.array(rows, dtype=np.intp), np.array(pivots, dtype=np.intp)
+
+
+def is_rigid(part: list[float]) -> bool:
+    """Whether a block with this part of the spectrum has but one point."""
+    return part[0] == part[-1]
 
 
 def contains(w: Array, tails: Array) -> bool:
-    """Whether w, of the right sum, is in the permutahedron but for rounding."""
+    """Whether w, of the right sum, is in the permutahedron but for rounding.
+
+    Args:
+        w: shape ``(m,)``.
+        tails: the sums of the spectrum's entries from each position on, added from the end.
+    """
     return bool((np.sort(w).cumsum()[::-1] >= tails * (1.0 - _SLACK)).all())
 
 
-def project(z: Array, a: Array, mu: Array, tails: Array, face: Face) -> tuple[Array, Face]:
-    """The y nearest to z with ``a * y`` in a face of the permutahedron, and the smaller face that it lies in.
+def project(w: list[float], square: list[float], mu: list[float]) -> tuple[Array, Face]:
+    """The point v of the permutahedron with the least ``sum (v - w)^2 / square``, and the face that it lies in.
 
-    The decomposition algorithm (Fujishige 1980, Groenevelt 1991): with nothing but the blocks' sums to keep, the
-    nearest point has a closed form; where it leaves the permutahedron, the most violated sum of each block splits
-    the block, and no split is ever undone.
+    The decomposition algorithm (Fujishige 1980, Groenevelt 1991): with nothing but a block's sum to keep, the nearest
+    point has a closed form; where it leaves the permutahedron, its most violated sum splits the block, and no split is
+    ever undone.
     """
-    # Weights are at most one: a target far beyond says no more than that, and costs digits.
-    target, square = np.clip(a * z, -_FAR, _FAR), a * a
-    while True:
-        order, starts = face.order, face.starts
-        part, weight = target[order], square[order]
-        level = (np.add.reduceat(part, starts) - np.add.reduceat(mu, starts)) / np.add.reduceat(weight, starts)
-        block = face.cut.cumsum() - 1
-        w = np.where(face.rigid, mu, part - weight * level[block])
-        rank = np.lexsort((-w, block))
-        order, w = order[rank], w[rank]
-        slack = tail_sums(w) - tails
-        inside = ~(face.cut | face.rigid)
-        wrong = inside & (slack < -_SLACK * (tails + tail_sums(np.abs(w))))
-        if not wrong.any():
-            break
-        least = np.minimum.reduceat(np.where(wrong, slack, 0.0), starts)
+    w = w.copy()
+    done: list[list[int]] = []
+    todo = [(list(range(len(w))), mu)]
+    while todo:
+        rows, part = todo.pop()
+        if not is_rigid(part):
+            level = (sum([w[k] for k in rows]) - sum(part)) / sum([square[k] for k in rows])
+            ranked = sorted([(w[k] - square[k] * level, k) for k in rows], reverse=True)
+            rows = [k for _, k in ranked]
+            split = _most_violated(ranked, part)
+            if split:
+                todo += [(rows[split:], part[split:]), (rows[:split], part[:split])]
+                continue
+            for value, k in ranked:
+                w[k] = value
+        done.append(rows)
+    face = make_face(done, mu)
+    return exact_sums(w, face), face
+
+
+def _most_violated(ranked: list[tuple[float, int]], part: list[float]) -> int:
+    """Where the tail of decreasing values falls furthest below that of the spectrum; 0 where none does."""
+    tail = bound = size = least = 0.0
+    where = 0
+    for position in range(len(ranked) - 1, 0, -1):
+        value = ranked[position][0]
+        tail += value
+        size += abs(value)
+        bound += part[position]
+        gap = tail - bound
         # Entries far smaller than the others change no sum: of the sets that tie, the smallest is what is meant.
-        tied = (wrong & (slack <= least[block] * (1.0 - _SLACK))).nonzero()[0]
-        cut = face.cut.copy()
-        cut[tied[np.append(block[tied[1:]] != block[tied[:-1]], True)]] = True
-        face = make_face(order, cut, mu)
-    y = np.empty(len(mu))
-    y[order] = exact_sums(w, mu, face)
-    return y / a, face._replace(order=order)
+        if gap < least * (1.0 + _SLACK) and gap < -_SLACK * (bound + size):
+            least, where = gap, position
+    return where
 
 
-def exact_sums(w: Array, mu: Array, face: Face) -> Array:
-    """Weights by position without the rounding in the sums of the blocks."""
-    w = np.maximum(w, 0.0)
-    ratio = np.add.reduceat(mu, face.starts) / np.maximum(np.add.reduceat(w, face.starts), 1e-300)
-    return np.where(face.rigid, mu, w * ratio[face.cut.cumsum() - 1])
+def exact_sums(w: list[float], face: Face) -> Array:
+    """The weights, shape ``(m,)``, without the rounding in the sums of the blocks."""
+    exact = w.copy()
+    for rows, part in zip(*face, strict=True):
+        if not is_rigid(part):
+            values = [max(w[k], 0.0) for k in rows]
+            ratio = sum(part) / max(sum(values), 1e-300)
+            part = [ratio * value for value in values]
+        for k, value in zip(rows, part, strict=True):
+            exact[k] = value
+    return np.array(exact)
 
 
-def step_inside(w: Array, move: Array, face: Face, mu: Array, tails: Array) -> tuple[float, Face | None]:
+def step_inside(w: list[float], move: list[float], face: Face, mu: list[float]) -> tuple[float, Face | None]:
     """The largest step in [0, 1] from a point of a face along it, and the smaller face that stops it, if any.
 
     The least sum of so many weights is a concave, piecewise linear function of the step: Newton's method from the
     right ends.
     """
-    inside = ~(face.cut | face.rigid)
-    step, order, where = 1.0, face.order, -1
-    for _ in range(100):
-        ranked = face.sorted(w + step * move)
-        moved = move[ranked]
-        start, change = tail_sums(w[ranked]), tail_sums(moved)
-        rounding = _SLACK * (tails + step * tail_sums(np.abs(moved)))
-        wrong = (inside & (start + step * change < tails - rounding)).nonzero()[0]
-        if not len(wrong):
-            break
-        room = np.maximum(start[wrong] - tails[wrong], 0.0) / np.maximum(-change[wrong], 1e-300)
-        least = float(room[room.argmin()])
-        order, where = ranked, int(wrong[room <= least * (1.0 + _SLACK)][-1])  # ties: as in `project`
-        step = min(step, least)
-        if step == 0.0:
-            break
-    if where < 0:
+    step, stop = 1.0, None
+    for number, (rows, part) in enumerate(zip(*face, strict=True)):
+        if is_rigid(part) or not any(move[k] for k in rows):
+            continue
+        for _ in range(100):
+            value = {k: w[k] + step * move[k] for k in rows}
+            ranked = sorted(rows, key=value.__getitem__, reverse=True)
+            least, where = _first_hit(w, move, ranked, part, step)
+            if not where:
+                break
+            stop = number, ranked, where
+            if least >= step:
+                break
+            step = least
+            if step == 0.0:
+                break
+    if stop is None:
         return step, None
-    cut = face.cut.copy()
-    cut[where] = True
-    return step, make_face(order, cut, mu)
+    number, ranked, where = stop
+    blocks = [*face.blocks[:number], ranked[:where], ranked[where:], *face.blocks[number + 1 :]]
+    return step, make_face(blocks, mu)
+
+
+def _first_hit(
+    w: list[float], move: list[float], ranked: list[int], part: list[float], step: float
+) -> tuple[float, int]:
+    """Of the tails that are too small after the step, the step at which the first was right, and where it begins."""
+    start = change = size = bound = 0.0
+    least, where = np.inf, 0
+    for position in range(len(ranked) - 1, 0, -1):
+        k = ranked[position]
+        start += w[k]
+        change += move[k]
+        size += abs(move[k])
+        bound += part[position]
+        if start + step * change < bound - _SLACK * (bound + step * size):
+            room = max(start - bound, 0.0) / max(-change, 1e-300)
+            if room < least * (1.0 - _SLACK):  # ties: as in `_most_violated`
+                least, where = room, position
+    return least, where

@@ -1,7 +1,17 @@
-"""The point of least norm in the hull of the gradients whose weights lie in the permutahedron of a spectrum."""
+"""The point of least norm in the hull of the gradients whose weights lie in the permutahedron of a spectrum.
+
+In terms of ``y = w / a``, the weights of the unit gradients, the objective ``y'Cy/2`` has a matrix of unit diagonal at
+any scale of the rows. The face of the answer is guessed, and the guess checked by the optimality conditions:
+
+1. Newton's method on ``y = P(y - Cy)``, with P the projection onto the set: minimise on the affine hull of the face
+   that the projection lies in, and project again. Like block principal pivoting it takes a handful of steps at any m;
+2. where it goes in circles, as an ill-conditioned C may make it, it begins again from points that ADMM reaches;
+3. where that fails too, a primal active-set method lowers the objective from one face to the next.
+"""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -10,40 +20,29 @@ from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.solvers.lapack import solve_spd
 from paretograd.solvers.min_norm import MinNorm, is_zero, min_norm_point
 from paretograd.solvers.nonneg_qp import TOL, largest
-from paretograd.solvers.permutahedron import (
-    Face,
-    Indices,
-    contains,
-    exact_sums,
-    make_face,
-    project,
-    step_inside,
-    tail_sums,
-)
+from paretograd.solvers.permutahedron import Face, contains, exact_sums, join, pairs, project, step_inside
+
+#: A point, its face, the violation of the optimality conditions, and the number of steps that led to it.
+Found = tuple[Array, Face, float, int]
 
 #: Added to the diagonal of a matrix that may be singular, see `capped`; repeating the solve removes the bias.
 _DELTA = 1e-9
 
-#: Penalty of ADMM, for an objective whose matrix has a unit diagonal.
-_RHO = 0.6
+#: Well above any weight: to aim further says no more, and costs digits.
+_FAR = 100.0
+
+#: How often ADMM provides a point to begin from, after how many steps, its penalty and over-relaxation.
+_ROUNDS, _STEPS, _RHO, _RELAX = 4, 8, 0.3, 1.9
 
 
 class Problem(NamedTuple):
-    """``min y'Hy/2 + q'y`` where ``w = a * y`` is in the permutahedron of mu, whose tail sums are ``tails``."""
+    """``min y'Cy/2`` where ``w = a * y`` is in the permutahedron of mu, whose tail sums are ``tails``."""
 
-    H: Array
-    q: Array
+    C: Array
     a: Array
-    mu: Array
+    mu: list[float]
     tails: Array
-
-    def slope(self, y: Array) -> Array:
-        """The gradient at y; ``slope / a`` is that by the weights."""
-        return np.asarray(self.H.dot(y) + self.q)
-
-    def value(self, y: Array) -> float:
-        """The objective at y."""
-        return float(y.dot(0.5 * self.H.dot(y) + self.q))
+    enough: float  #: a residual that is rounding
 
 
 def spectral_min_norm_point(unit: UnitGramian, spectrum: Array) -> MinNorm:
@@ -61,7 +60,7 @@ def spectral_min_norm_point(unit: UnitGramian, spectrum: Array) -> MinNorm:
     if mu[0] == mu[-1]:
         return MinNorm(mu, 0.0, 0, _is_stationary(unit, mu))
     plain = min_norm_point(unit)
-    tails = tail_sums(mu)
+    tails = mu[::-1].cumsum()[::-1]
     if contains(plain.weights, tails):
         return plain
     weights, residual, steps = _solve(unit, mu, tails)
@@ -81,163 +80,141 @@ def _solve(unit: UnitGramian, mu: Array, tails: Array) -> tuple[Array, float, in
         C = np.zeros((m, m))
         C[np.ix_(unit.live, unit.live)] = unit.C
         norms = unit.expand(norms, fill=1e-3 * float(norms.min()))
-    y, a, face = _start(C, norms, mu, tails)
-    steps, best, best_face, best_residual, delta = 0, y, face, np.inf, 0.0
-    shifted = C + _DELTA * np.eye(m)
-    for _ in range(30):
-        problem = Problem(shifted if delta else C, -delta * y, a, mu, tails)
-        y, face, used = active_set(problem, y, face)
-        steps += used
-        residual = _residual(C.dot(y), y, a, face)
-        if residual < best_residual:
-            best, best_face, best_residual = y, face, residual
-        if residual <= 1e-15 * (8 + m):
-            break
-        delta = _DELTA  # C may be singular on the face: the proximal point method
-    weights = np.empty(m)
-    weights[best_face.order] = exact_sums((best * a)[best_face.order], mu, best_face)
-    return weights, best_residual, steps
-
-
-def _start(C: Array, norms: Array, mu: Array, tails: Array) -> tuple[Array, Array, Face]:
-    """A point y to start from, the scale ``a = w / y``, and the face of y: a few steps of ADMM.
-
-    Their projection is in terms of y, like the objective, so that they do not mind rows of very different norms; mostly
-    they find the face of the answer.
-    """
-    m = len(mu)
-    order = np.argsort(norms, kind="stable")
+    order = norms.argsort(kind="stable")
     # In units of the largest term of the vertex with the largest weights on the shortest gradients, y stays of order
-    # one at any scale.
+    # one at any scale. That vertex is the start.
     a = float((norms[order] * mu).max()) / norms
-    whole = np.zeros(m, dtype=bool)
-    whole[0] = True
-    everything = make_face(order, whole, mu)
     y = np.empty(m)
-    y[order] = mu
-    y /= a
-    inverse = np.linalg.inv(C / _RHO + np.eye(m))
-    dual = np.zeros(m)
-    face = make_face(order, np.ones(m, dtype=bool), mu)
-    for _ in range(ITS if m <= 16 else 3 * ITS):
-        point = 1.6 * inverse.dot(y - dual) - 0.6 * y + dual  # over-relaxed
-        y, face = project(point, a, mu, tails, everything)
-        dual = point - y
-    return y, a, face
+    y[order] = mu / a[order]
+    problem = Problem(C, a, mu.tolist(), tails, 1e-15 * (8 + m))
+    answer, face, residual, steps = _newton(problem, *_descend(problem, y))
+    if residual > problem.enough:
+        answer, face, residual, steps = _insist(problem, y, steps)
+    return exact_sums((a * answer).tolist(), face), residual, steps
 
 
-RHO, ITS = 0.3, 8
+def _descend(problem: Problem, y: Array) -> tuple[Array, Face]:
+    """The projection of ``y - Cy``, and its face.
 
-
-def active_set(problem: Problem, y: Array, face: Face) -> tuple[Array, Face, int]:
-    """A primal active-set method over the faces, from a point y of a face; also the face of the answer.
-
-    Every step that moves lowers the objective. In the beginning it is bold: many blocks may be split or joined at
-    once. Where that does not settle, one at a time does. It ends early where H is singular on a face.
+    The answer stays in its place in any diagonal metric. That of y would send short gradients far away: theirs is
+    reduced, which keeps the order of the slopes.
     """
-    a, mu = problem.a, problem.mu
-    m, steps, stuck = len(mu), 0, False
-    while steps < 20 * m + 40:
+    a, change = problem.a, problem.a * problem.C.dot(y)
+    metric = _FAR / np.maximum(np.abs(change), _FAR)
+    w, face = project((a * y - metric * change).tolist(), (metric * a * a).tolist(), problem.mu)
+    return w / a, face
+
+
+def _newton(problem: Problem, y: Array, face: Face) -> Found:
+    """Newton's method from a point of a face; where it does not settle, the residual is infinite."""
+    C, H, a = problem.C, problem.C, problem.a
+    for steps in range(1, 6 + min(len(y) // 16, 8)):
+        move = _move(H, C.dot(y), y, a, face)
+        if move is None:  # singular: with a small shift it leads to one of the minima, and the next removes the bias
+            H = C + _DELTA * np.eye(len(y))
+            continue
+        y = y + move
+        if contains(a * y, problem.tails):
+            residual = _residual(problem, y, face)
+            if residual <= problem.enough:
+                return y, face, residual, steps
+        y, face = _descend(problem, y)
+    return y, face, np.inf, steps
+
+
+def _insist(problem: Problem, y: Array, steps: int) -> Found:
+    """Newton's method from points of ADMM, then the active-set method from the last of them."""
+    C, a, eye = problem.C, problem.a, np.eye(len(y))
+    inverse, square, dual = np.linalg.inv(C / _RHO + eye), (a * a).tolist(), np.zeros(len(a))
+    for _ in range(_ROUNDS):
+        for _ in range(_STEPS):
+            point = _RELAX * inverse.dot(y - dual) + (1.0 - _RELAX) * y + dual
+            w, face = project(np.clip(a * point, -_FAR, _FAR).tolist(), square, problem.mu)
+            y = w / a
+            dual = point - y
+        answer, place, residual, used = _newton(problem, y, face)
+        steps += _STEPS + used
+        if residual <= problem.enough:
+            return answer, place, residual, steps
+    best, least, H, q = (y, face), np.inf, C, np.zeros(len(a))
+    for _ in range(30):
+        y, face, used = active_set(problem, H, q, y, face)
+        steps += used
+        residual = _residual(problem, y, face)
+        if residual < least:
+            best, least = (y, face), residual
+        if residual <= problem.enough:
+            break
+        H, q = C + _DELTA * eye, -_DELTA * y  # C may be singular on the face: the proximal point method
+    return *best, least, steps
+
+
+def active_set(problem: Problem, H: Array, q: Array, y: Array, face: Face) -> tuple[Array, Face, int]:
+    """Minimise ``y'Hy/2 + q'y`` from a point y of a face, one face after the other; also the face of the answer.
+
+    Every step that moves lowers the objective. It ends early where H is singular on a face.
+    """
+    a, mu, steps = problem.a, problem.mu, 0
+    while steps < 20 * len(mu) + 40:
         steps += 1
-        bold = steps <= 2 * m + 20
-        move = _move(problem, y, face)
+        move = _move(H, H.dot(y) + q, y, a, face)
         if move is None:
             break
-        step, smaller = step_inside(a * y, a * move, face, mu, problem.tails)
-        stuck = step == 0.0
-        target = y + move
+        step, other = step_inside((a * y).tolist(), (a * move).tolist(), face, mu)
         y = y + step * move
-        if smaller is not None:
-            if bold:
-                nearest, other = project(target, a, mu, problem.tails, face)
-                if problem.value(nearest) < problem.value(y):
-                    y, smaller, stuck = nearest, other, False
-            face = smaller
-            rows = face.order[face.rigid]
-            y[rows] = mu[face.rigid] / a[rows]
-            continue
-        larger = _release(problem.slope(y), y, a, mu, face, bold and not stuck)
-        if larger is None:
+        other = other or _release(H.dot(y) + q, y, a, mu, face)
+        if other is None:
             break
-        face = larger
+        face = other
+        y = exact_sums((a * y).tolist(), face) / a
     return y, face, steps
 
 
-def _move(problem: Problem, y: Array, face: Face) -> Array | None:
-    """The move to the minimum of the face's affine hull; None where H is singular on it.
-
-    In every block the row of the shortest gradient takes what the others give, so that the sums keep their values
-    and no coefficient exceeds one.
-    """
-    a, H = problem.a, problem.H
-    move = np.zeros(len(a))
-    if face.rigid.all():
+def _move(H: Array, slope: Array, y: Array, a: Array, face: Face) -> Array | None:
+    """The move to the minimum of the face's affine hull; None where H is singular on it."""
+    move = np.zeros(len(y))
+    rows, pivots = pairs(face, a.tolist())
+    if not len(rows):
         return move
-    ranked = face.sorted(a)
-    others = ~(face.cut | face.rigid)
-    rows, pivots = ranked[others], ranked[face.starts][face.cut.cumsum()[others] - 1]
     ratio = a[rows] / a[pivots]
-    slope = problem.slope(y)
-    B = H.take(rows, 1)
-    B -= H.take(pivots, 1) * ratio
-    M = B.take(rows, 0)
-    M -= B.take(pivots, 0) * ratio[:, None]
+    B = H.take(rows, 0) - H.take(pivots, 0) * ratio[:, None]
+    M = B.take(rows, 1) - B.take(pivots, 1) * ratio
     part = solve_spd(M, ratio * slope[pivots] - slope[rows])
     if part is None:
         return None
     part[np.abs(part) <= 1e-15 * y[rows]] = 0.0  # rounding, which must not push an entry against its bound
     move[rows] = part
-    move -= np.bincount(pivots, ratio * part, len(a))
+    move -= np.bincount(pivots, ratio * part, len(y))
     return move
 
 
-def _release(slope: Array, y: Array, a: Array, mu: Array, face: Face, many: bool) -> Face | None:
-    """Join neighbouring blocks whose slopes are out of order, all of them or the worst; None at the optimum."""
+def _release(slope: Array, y: Array, a: Array, mu: list[float], face: Face) -> Face | None:
+    """Join the two neighbouring blocks whose slopes are most out of order; None at the optimum."""
     error = TOL * (1.0 + largest(y))
-    order, starts = face.order, face.starts
-    scale = a[order]
-    high, low = (slope[order] - error) / scale, (slope[order] + error) / scale
-    gaps = np.maximum.reduceat(high, starts)[:-1] - np.minimum.reduceat(low, starts)[1:]
-    wrong = (gaps > 0.0).nonzero()[0]
-    if not len(wrong):
+    high, low, norm = ((slope - error) / a).tolist(), ((slope + error) / a).tolist(), (1.0 / a).tolist()
+    tops = [max(rows, key=high.__getitem__) for rows in face.blocks]
+    bottoms = [min(rows, key=low.__getitem__) for rows in face.blocks]
+    shortest = [min([norm[k] for k in rows]) for rows in face.blocks]
+    places = range(len(tops) - 1)
+    gaps = [(high[tops[j]] - low[bottoms[j + 1]]) / (shortest[j] + shortest[j + 1]) for j in places]
+    if max(gaps, default=0.0) <= 0.0:
         return None
-    if not many:
-        shortest = 1.0 / np.maximum.reduceat(scale, starts)
-        wrong = wrong[[(gaps / (shortest[:-1] + shortest[1:]))[wrong].argmax()]]
-    return _join(face, wrong, high, low, mu)
+    worst = max(places, key=gaps.__getitem__)
+    return join(face, worst, tops[worst], bottoms[worst + 1], mu)
 
 
-def _join(face: Face, blocks: Indices, high: Array, low: Array, mu: Array) -> Face:
-    """Join each of these blocks with the next; a rigid block gives only the row that is most out of order."""
-    order, cut = face.order.copy(), face.cut.copy()
-    bounds = [*face.starts.tolist(), len(order)]
-    taken = -1  # the last position of a rigid block that the one before it has taken
-    for j in blocks.tolist():
-        begin, middle, end = bounds[j : j + 3]
-        if middle - begin > 1 and face.rigid[begin]:
-            if taken == begin:
-                continue
-            k = begin + int(high[begin:middle].argmax())
-            order[[k, middle - 1]] = order[[middle - 1, k]]
-            cut[middle - 1] = True
-        cut[middle] = False
-        if end - middle > 1 and face.rigid[middle]:
-            k = middle + int(low[middle:end].argmin())
-            order[[k, middle]] = order[[middle, k]]
-            cut[middle + 1] = True
-            taken = middle
-    return make_face(order, cut, mu)
-
-
-def _residual(slope: Array, y: Array, a: Array, face: Face) -> float:
-    """Violation of the optimality conditions, relative to ``1 + |y|``.
+def _residual(problem: Problem, y: Array, face: Face) -> float:
+    """The violation of the optimality conditions, relative to ``1 + |y|``.
 
     Slopes by the weights are equal in a flexible block, and those of a block do not exceed those of the next. A pair
     out of order counts with the least error of its two slopes that would explain it.
     """
-    block, scale = face.cut.cumsum(), a[face.order]
-    rate = slope[face.order] / scale
+    order, sizes = list(chain(*face.blocks)), [len(rows) for rows in face.blocks]
+    block = np.arange(len(sizes)).repeat(sizes)
+    flexible = np.array([part[0] != part[-1] for part in face.parts]).repeat(sizes)
+    norm = 1.0 / problem.a[order]
+    rate = problem.C.dot(y)[order] * norm
     later = block - block[:, None]
-    ordered = (later == 1) | ((later == 0) & ~face.rigid)
-    excess = (rate[:, None] - rate) / (1.0 / scale[:, None] + 1.0 / scale)
+    ordered = (later == 1) | ((later == 0) & flexible)
+    excess = (rate[:, None] - rate) / (norm[:, None] + norm)
     return max(float(excess[ordered].max(initial=0.0)), 0.0) / (1.0 + largest(y))

@@ -57,7 +57,7 @@ class Smooth(Scalarization):
                 "Reduce it, for instance with .sum() or .mean()"
             )
         number = float(found)
-        return math.inf if math.isnan(number) else number
+        return number if number > -math.inf else math.inf  # NaN, too: outside the domain
 
     def dual(self, problem: Quadratic) -> DualPoint:
         unit, beta = problem.unit, problem.beta

@@ -1,0 +1,123 @@
+"""Reading torch's graph: which parameter each loss reaches, and in which operation each parameter is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.autograd.graph import Node, get_gradient_edge
+
+_LEAF = "torch::autograd::AccumulateGrad"
+
+#: Operations that only hand a parameter on: its transpose, and its copy in another precision under autocast.
+_PASSING = frozenset({"TBackward0", "ToCopyBackward0"})
+
+
+class Use(NamedTuple):
+    """Where a parameter enters the computation.
+
+    Attributes:
+        node: the operation.
+        position: which of its inputs the parameter is.
+        transposed: whether it enters transposed.
+    """
+
+    node: Node
+    position: int
+    transposed: bool
+
+
+class Graph:
+    """The graph below some losses.
+
+    Attributes:
+        leaves: parameters that a loss reaches, in the order in which they were found.
+        reached_by: for each of them, by ``id``, a bit for every loss that reaches it.
+        operations: names of all operations in the graph.
+    """
+
+    def __init__(self, roots: Sequence[tuple[Node, int]]) -> None:
+        """Walk the graph.
+
+        Args:
+            roots: nodes, each with a bit for every loss that starts at it.
+        """
+        self._order = order = _postorder([node for node, _ in roots])
+        masks = dict.fromkeys(order, 0)
+        for node, bits in roots:
+            masks[node] |= bits
+        self._users: dict[Node, list[tuple[Node, int]]] = {node: [] for node in order}
+        self.leaves: list[Tensor] = []
+        self.reached_by: dict[int, int] = {}
+        self._leaf_nodes: dict[int, Node] = {}
+        names = set()
+        for node in reversed(order):  # every user before what it uses
+            name = node.name()
+            names.add(name)
+            if name == _LEAF:
+                leaf: Tensor = node.variable  # type: ignore[attr-defined]
+                self.leaves.append(leaf)
+                self.reached_by[id(leaf)] = masks[node]
+                self._leaf_nodes[id(leaf)] = node
+            for position, (child, _) in enumerate(node.next_functions):
+                if child is not None:
+                    masks[child] |= masks[node]
+                    self._users[child].append((node, position))
+        self.operations = frozenset(names)
+
+    def use(self, leaf: Tensor) -> Use | None:
+        """The one operation that uses a parameter; None if there are several, or if it is used in another way."""
+        node, transposed = self._leaf_nodes[id(leaf)], False
+        while True:
+            users = self._users[node]
+            if len(users) != 1:
+                return None
+            user, position = users[0]
+            name = user.name()
+            if name not in _PASSING:
+                return Use(user, position, transposed)
+            transposed ^= name == "TBackward0"
+            node = user
+
+    def sinks(self, nodes: Sequence[Node]) -> set[Node]:
+        """Those of the nodes from which none of the others is reached."""
+        wanted = set(nodes)
+        above = set()  # nodes from which a wanted one is reached, itself aside
+        for node in self._order:  # everything a node uses comes before it
+            if any(child in above or child in wanted for child, _ in node.next_functions):
+                above.add(node)
+        return wanted - above
+
+
+def roots_of(losses: Sequence[Tensor] | Tensor) -> list[tuple[Node, int]]:
+    """The nodes at which the losses start, each with the bits of its losses."""
+    if not isinstance(losses, Tensor):
+        return [(get_gradient_edge(loss).node, 1 << k) for k, loss in enumerate(losses)]
+    node = get_gradient_edge(losses).node
+    inputs = [child for child, _ in node.next_functions if child is not None]
+    if node.name() == "StackBackward0" and len(inputs) == len(losses):
+        return [(node, 0), *((child, 1 << k) for k, child in enumerate(inputs))]
+    return [(node, (1 << len(losses)) - 1)]
+
+
+def _postorder(roots: Sequence[Node]) -> list[Node]:
+    """All nodes, each after everything it uses."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    for root in roots:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack = [(root, iter(root.next_functions))]
+        while stack:
+            node, children = stack[-1]
+            for child, _ in children:
+                if child is not None and child not in seen:
+                    seen.add(child)
+                    stack.append((child, iter(child.next_functions)))
+                    break
+            else:
+                order.append(node)
+                stack.pop()
+    return order

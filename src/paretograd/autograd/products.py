@@ -1,0 +1,70 @@
+"""Inner products of rows, accumulated in float32 at least."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: Entries of a row that are multiplied at a time.
+_SLICE = 8192
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """float64 for float64, float32 for everything shorter."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def row_gramian(rows: Tensor) -> Tensor:
+    """``R @ R.T`` for rows of any shape, ``(m, ...)``, in float64."""
+    flat = rows.reshape(len(rows), -1).to(accumulator(rows.dtype))
+    return inner_products(flat, flat)
+
+
+def inner_products(A: Tensor, B: Tensor) -> Tensor:
+    """``A @ B.T`` for long rows, shape ``(m, n)``, in float64.
+
+    Float32 sums of a million terms are off by 1e-4: slices are multiplied in the rows' precision, and summed in
+    float64. On a GPU that is several times faster than one product, too.
+    """
+    m, n = A.shape
+    count = n // _SLICE
+    if count < 2:
+        return (A @ B.T).double()
+    cut = count * _SLICE
+    left, right = (part[:, :cut].reshape(m, count, _SLICE).transpose(0, 1) for part in (A, B))
+    total = (left @ right.mT).sum(dim=0, dtype=torch.float64)
+    return total if cut == n else total + (A[:, cut:] @ B[:, cut:].T).double()
+
+
+def outer_gramian(grads: Tensor, inputs: Tensor | None, bias: bool) -> Tensor:
+    """The Gramian of the weight gradients ``D_k.T @ X`` of an affine map, without them where that is cheaper.
+
+    ``<D_k.T X, D_l.T X> = <D_k, (X X.T) D_l>``: for N inputs that takes ``N^2`` products for each output of each
+    objective, against ``N`` for each weight. A bias adds the products of the column sums, that is one to ``X X.T``.
+
+    Args:
+        grads: D, gradients with respect to the outputs, shape ``(m, N, out)``.
+        inputs: X, shape ``(N, in)``; None if the weight is not wanted.
+        bias: whether there is a bias.
+    """
+    D = grads.to(accumulator(grads.dtype))
+    m, N, out = D.shape
+    if inputs is None:
+        return row_gramian(D.sum(dim=1))
+    X = inputs.to(D.dtype)
+    width = X.shape[1]
+    if N * (width + m * out) <= m * out * width + m * m * out * width / max(N, 1):
+        K = X @ X.T
+        if bias:
+            K += 1.0
+        G = inner_products((K @ D).reshape(m, -1), D.reshape(m, -1))
+        return 0.5 * (G + G.T)
+    G = row_gramian(D.transpose(1, 2) @ X)
+    return G + row_gramian(D.sum(dim=1)) if bias else G
+
+
+def combination(weights: Tensor, rows: Tensor) -> Tensor:
+    """``sum_k w_k rows_k``, in the rows' dtype."""
+    flat = rows.reshape(len(rows), -1)
+    kind = accumulator(rows.dtype)
+    return (weights.to(device=rows.device, dtype=kind) @ flat.to(kind)).reshape(rows.shape[1:]).to(rows.dtype)

@@ -1,0 +1,74 @@
+"""What `backward` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from paretograd.aggregators.base import Aggregator
+from paretograd.certificates.step import StepCertificate
+from paretograd.certification import certify
+from paretograd.errors import ParameterError
+from paretograd.guarantees import MEAN
+from paretograd.solvers.stationarity import stationarity
+
+
+class Step:
+    """One step: its weights and Gramian, and on demand what is known about it.
+
+    Attributes:
+        weights: shape ``(m,)``, float64; the direction of the shared parameters is ``sum_k weights_k g_k``. For
+            groups that were aggregated apart, shape ``(groups, m)``.
+        gramian: inner products of the gradients over the shared parameters, shape ``(m, m)``, float64; for groups, the
+            sum of theirs.
+        groups: one step for each group; empty if all parameters were aggregated together.
+    """
+
+    def __init__(self, weights: Tensor, gramian: Tensor, aggregator: Aggregator, groups: Sequence[Step] = ()) -> None:
+        self.weights, self.gramian, self._aggregator, self.groups = weights, gramian, aggregator, tuple(groups)
+
+    @classmethod
+    def of_groups(cls, groups: Sequence[Step]) -> Step:
+        """Several groups of parameters, aggregated apart."""
+        weights = torch.stack([step.weights for step in groups])
+        total = torch.stack([step.gramian for step in groups]).sum(dim=0)
+        return cls(weights, total, groups[0]._aggregator, groups)
+
+    @cached_property
+    def gamma(self) -> float:
+        """Distance to Pareto stationarity: the length of the shortest convex combination of the gradients."""
+        return float(stationarity(self.gramian))
+
+    @cached_property
+    def certificate(self) -> StepCertificate:
+        """What the theory promises about this step, for the rule's own F."""
+        if self.groups:
+            raise ParameterError("groups that were aggregated apart have a certificate each: see step.groups")
+        F = "mean" if self._aggregator.guarantee.F == MEAN else "sum"
+        return certify(self.gramian, self.weights, F=F)  # type: ignore[arg-type]
+
+    def metrics(self, prefix: str = "mo/") -> dict[str, float]:
+        """A flat dict of floats, for any tracker."""
+        if self.groups:
+            parts = [step.metrics(f"{prefix}group/{number}/") for number, step in enumerate(self.groups)]
+            return {key: value for part in parts for key, value in part.items()}
+        weights = self.weights.detach().cpu()
+        norms = self.gramian.diagonal().clamp(min=0.0).sqrt().cpu()
+        found = {
+            "gamma": self.certificate.gamma,
+            "norm": self.certificate.norm,
+            "conflicts": float(len(self.certificate.conflicts)),
+            "alignment": self.certificate.alignment,
+        }
+        found |= {f"weight/{k}": float(w) for k, w in enumerate(weights)}
+        found |= {f"gradient_norm/{k}": float(g) for k, g in enumerate(norms)}
+        return {f"{prefix}{key}": value for key, value in found.items()}
+
+    def __repr__(self) -> str:
+        if self.groups:
+            return f"Step(groups={list(self.groups)})"
+        shown = ", ".join(f"{w:.4g}" for w in self.weights.tolist()[:8])
+        return f"Step(weights=[{shown}{', ...' if len(self.weights) > 8 else ''}])"
