@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.autograd.engine import Engine, Pullback
+from paretograd.autograd.engine import Engine, Pullback, present
 from paretograd.autograd.graph import Graph, roots_of
 from paretograd.autograd.inputs import check_groups, check_losses
+from paretograd.autograd.rows import not_finite, release, weighted_gradients
 from paretograd.autograd.step import Step
 from paretograd.errors import NonFiniteGradientError, ParameterError
+from paretograd.geometry.gramian import as_array
 
 
 def backward(
@@ -53,30 +55,46 @@ def backward(
         raise ParameterError(f"aggregator={aggregator!r}: give a rule, such as paretograd.UPGrad()")
     if engine not in get_args(Engine):
         raise ParameterError(f"engine={engine!r}: use one of {', '.join(get_args(Engine))}")
-    m = len(checked)
+    if chunk is not None and (type(chunk) is not int or chunk < 1):
+        raise ParameterError(f"chunk={chunk!r}: give how many losses to differentiate at a time, at least 1, or None")
     graph = Graph(roots_of(checked))
     groups = check_groups(params, graph)
-    sorted_groups = [_sort(group, graph, m, shared, specific) for group in groups]
     _check_chosen(groups, shared, specific)
-    own = [param for _, alone in sorted_groups for param in alone]
-    found: list[tuple[Tensor, Tensor]] = []
-    if own:
-        ones = torch.ones_like(checked) if isinstance(checked, Tensor) else None
-        grads = torch.autograd.grad(checked, own, ones, retain_graph=True)
-        _check_finite(own, grads, graph, m)
-        found += list(zip(own, grads, strict=True))
-    steps = []
-    for number, (common, _) in enumerate(sorted_groups, start=1):
-        keep = retain_graph or number < len(sorted_groups)
-        pullback = Pullback(checked, common, graph, engine=engine, retain_graph=keep, chunk=chunk)
-        steps.append(Step(aggregator.weights(pullback.gramian), pullback.gramian, aggregator))
-        found += pullback.combine(steps[-1].weights)
-    for param, grad in found:  # only now, when nothing can go wrong any more
-        if param.grad is None:
-            param.grad = grad.detach()
-        else:
-            param.grad += grad
+    with torch.no_grad(), torch.autocast(checked[0].device.type, enabled=False):
+        found, steps = _directions(checked, aggregator, groups, graph, shared, specific, engine, chunk)
+        _accumulate(found)  # only now, when nothing can go wrong any more
+        if not retain_graph:
+            release(checked, graph.leaves)
     return steps[0] if len(steps) == 1 else Step.of_groups(steps)
+
+
+def _directions(
+    losses: Sequence[Tensor] | Tensor,
+    aggregator: Aggregator,
+    groups: Sequence[Sequence[Tensor]],
+    graph: Graph,
+    shared: Sequence[Tensor] | None,
+    specific: Sequence[Tensor] | None,
+    engine: Engine,
+    chunk: int | None,
+) -> tuple[list[tuple[Tensor, Tensor]], list[Step]]:
+    """All gradients, each with its parameter, and a step for each group."""
+    m = len(losses)
+    ones = torch.ones(m, dtype=torch.float64)
+    found: list[tuple[Tensor, Tensor]] = []
+    steps = []
+    for group in groups:
+        common, own = _sort(group, graph, m, shared, specific)
+        if own:
+            alone = present(own, weighted_gradients(losses, own, ones))
+            _check_finite(alone, losses)
+            found += alone
+        pullback = Pullback(losses, common, graph, engine=engine, chunk=chunk)
+        outcome = aggregator._outcome(as_array(pullback.gramian), pullback.eps)
+        weights = torch.from_numpy(outcome.weights).to(pullback.gramian.device)
+        steps.append(Step(weights, pullback.gramian, aggregator, eps=pullback.eps))
+        found += pullback.combine(weights)
+    return found, steps
 
 
 def _sort(
@@ -99,7 +117,7 @@ def _sort(
 
 
 def _listed(params: Iterable[Tensor] | None) -> list[Tensor] | None:
-    return None if params is None else list(params)
+    return [params] if isinstance(params, Tensor) else None if params is None else list(params)
 
 
 def _ids(params: Iterable[Tensor] | None) -> set[int]:
@@ -116,10 +134,24 @@ def _check_chosen(
         raise ParameterError("shared or specific holds a parameter that no loss reaches, or that params leaves out")
 
 
-def _check_finite(params: Sequence[Tensor], grads: Sequence[Tensor], graph: Graph, m: int) -> None:
-    bad = 0
-    for param, grad in zip(params, grads, strict=True):
-        if not bool(torch.isfinite(grad).all()):
-            bad |= graph.reached_by[id(param)]
-    if bad:
-        raise NonFiniteGradientError([k for k in range(m) if bad >> k & 1])
+def _check_finite(found: Sequence[tuple[Tensor, Tensor]], losses: Sequence[Tensor] | Tensor) -> None:
+    for _, grad in found:
+        values = grad.coalesce().values() if grad.is_sparse else grad
+        if not bool(torch.isfinite(values).all()):
+            bad = not_finite(losses, [param for param, _ in found])
+            raise NonFiniteGradientError(bad or list(range(len(losses))))
+
+
+def _accumulate(found: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Add each gradient to its parameter's; the first one becomes it, in memory of its own."""
+    taken: set[int] = set()
+    for param, grad in found:
+        if param.grad is not None:
+            param.grad += grad
+        elif grad.is_sparse:
+            param.grad = grad.detach().clone()
+        else:
+            storage = grad.untyped_storage()
+            alone = storage.nbytes() == grad.numel() * grad.element_size() and storage.data_ptr() not in taken
+            param.grad = grad.detach() if alone else grad.detach().clone(memory_format=torch.contiguous_format)
+            taken.add(storage.data_ptr())

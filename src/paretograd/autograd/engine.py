@@ -20,8 +20,9 @@ from torch.autograd.graph import GradientEdge, Node
 
 from paretograd.autograd.graph import Graph, Use
 from paretograd.autograd.layers import Layer, layer_of
-from paretograd.autograd.products import combination, row_gramian
-from paretograd.autograd.rows import gradient_rows, streamed_rows
+from paretograd.autograd.products import accumulator, combination, row_gramian
+from paretograd.autograd.rows import Losses, gradient_rows, not_finite, streamed_rows, weighted_gradients
+from paretograd.errors import NonFiniteGradientError
 
 Engine = Literal["auto", "gramian", "jacobian"]
 
@@ -31,55 +32,67 @@ _KEPT_SHARE = 0.25
 #: Below this many parameters, reading the graph takes longer than it saves.
 _FEW = 4096
 
+#: Squared norms outside these lose digits, or all, in sums of float32 products.
+_SMALL, _LARGE = 1e-20, 1e30
+
 
 class Pullback:
     """The gradients of m losses with respect to some parameters, in whatever form is cheapest to hold.
 
     Attributes:
         gramian: ``J @ J.T`` over these parameters, float64, shape ``(m, m)``.
+        eps: rounding of its entries, relative to the norms of the gradients.
     """
 
     def __init__(
         self,
-        losses: Sequence[Tensor] | Tensor,
+        losses: Losses,
         params: Sequence[Tensor],
         graph: Graph,
         *,
         engine: Engine = "auto",
-        retain_graph: bool = False,
         chunk: int | None = None,
-        stream: bool | None = None,
     ) -> None:
         """Differentiate.
 
         Args:
             losses: m scalars, or a vector of them.
             params: parameters that the losses reach.
-            graph: the losses' graph.
+            graph: the losses' graph, which is kept.
             engine: ``jacobian`` for rows, ``gramian`` for outputs or stream, ``auto`` for what suits the size.
-            retain_graph: keep the graph for another backward pass.
             chunk: how many losses to differentiate at a time.
-            stream: whether to drop the outputs' gradients on the way; None for what suits the size.
         """
-        self._losses, self._params, self._retain = losses, params, retain_graph
+        self._losses, self._params, self._graph, self._chunk = losses, list(params), graph, chunk
         by_rows = engine == "jacobian" or (engine == "auto" and sum(p.numel() for p in params) <= _FEW)
-        layers, rest = ([], list(params)) if by_rows else _split(params, graph)
-        if stream is None:
-            stream = chunk is None and _is_large(layers, rest)
-        m, device = len(losses), losses[0].device
-        self.gramian = torch.zeros(m, m, dtype=torch.float64, device=device)
+        self._rules, self._rest = ([], self._params) if by_rows else _split(params, graph)
+        self._streams = chunk is None and bool(self._rules) and _is_large(self._rules, self._rest)
+        self.eps = max((torch.finfo(accumulator(p.dtype)).eps for p in params), default=2e-16)
+        self._scales = torch.ones(len(losses), dtype=torch.float64)
+        self._differentiate()
+        wanted = self._wanted_scales()
+        if wanted is not None:
+            self._scales = wanted
+            self._differentiate()
+            inverse = (1.0 / wanted).to(self.gramian.device)
+            self.gramian *= inverse * inverse[:, None]
+        if not bool(torch.isfinite(self.gramian).all()):
+            self._raise_not_finite()
+
+    def _differentiate(self) -> None:
+        m = len(self._losses)
         self._layers: list[tuple[Layer, Tensor]] = []
         self._rows: list[tuple[Tensor, Tensor]] = []
-        self._streamed = stream and bool(layers) and self._stream(layers, rest, graph)
-        if self._streamed:
+        self.gramian = torch.zeros(m, m, dtype=torch.float64, device=self._losses[0].device)
+        if self._streams and self._stream():
             return
-        inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in layers), *rest]
-        found = gradient_rows(losses, inputs, graph.operations, retain_graph=retain_graph, chunk=chunk)
-        for layer, rows in zip(layers, found, strict=False):
+        self._streams = False
+        inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in self._rules), *self._rest]
+        found = gradient_rows(self._losses, inputs, self._graph.operations, self._scales, self._chunk)
+        for layer, rows in zip(self._rules, found, strict=False):
             if rows is not None:
                 self._layers.append((layer, rows))
                 self._add(layer.gramian(rows))
-        for param, rows in zip(rest, found[len(layers) :], strict=True):
+        for param, rows in zip(self._rest, found[len(self._rules) :], strict=True):
             if rows is not None:
                 self._rows.append((param, rows))
                 self._add(row_gramian(rows))
@@ -87,14 +100,13 @@ class Pullback:
     def _add(self, part: Tensor) -> None:
         self.gramian += part.detach().to(self.gramian.device)
 
-    def _stream(self, layers: list[Layer], rest: list[Tensor], graph: Graph) -> bool:
+    def _stream(self) -> bool:
         """Sum the Gramian while the batched backward pass goes on; False where it cannot be batched."""
-        consumers = {layer.node: lambda rows, layer=layer: self._add(layer.gramian(rows)) for layer in layers}
-        sinks = graph.sinks([layer.node for layer in layers])
-        last = [layer for layer in layers if layer.node in sinks]
-        found = streamed_rows(
-            self._losses, [*(layer.edge for layer in last), *rest], consumers, graph.operations, exclude=sinks
-        )
+        consumers = {layer.node: lambda rows, layer=layer: self._add(layer.gramian(rows)) for layer in self._rules}
+        sinks = self._graph.sinks([layer.node for layer in self._rules])
+        last = [layer for layer in self._rules if layer.node in sinks]
+        inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in last), *self._rest]
+        found = streamed_rows(self._losses, inputs, consumers, self._graph.operations, sinks, self._scales)
         if found is None:
             self.gramian.zero_()
             return False
@@ -106,26 +118,36 @@ class Pullback:
                 self._add(row_gramian(rows))
         return True
 
+    def _wanted_scales(self) -> Tensor | None:
+        """Factors that bring squared norms back into the range of float32; None if all are in it."""
+        squares, largest = self.gramian.diagonal().cpu(), self.gramian.abs().amax(dim=1).cpu()
+        large = ~(squares <= _LARGE)
+        small = (squares < _SMALL) & (largest > 0.0)
+        if self.eps < 1e-15 or not bool((large | small).any()):
+            return None
+        return torch.where(large, 2.0**-60, torch.where(small, 2.0**50, 1.0)).double()
+
+    def _raise_not_finite(self) -> None:
+        inputs: list[Tensor | GradientEdge] = list(self._params)
+        bad = not_finite(self._losses, inputs)
+        raise NonFiniteGradientError(bad or list(range(len(self._losses))))
+
     def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Each parameter with its gradient of ``sum_k w_k f_k``."""
-        if self._streamed:
-            return self._weighted_backward(weights)
+        if self._streams:
+            return present(self._params, weighted_gradients(self._losses, self._params, weights))
+        scaled = weights.cpu() / self._scales
         found = []
-        with torch.no_grad():
-            for layer, rows in self._layers:
-                grads = layer.gradients(combination(weights, rows))
-                found += list(zip(layer.params, grads, strict=True))
-            found += [(param, combination(weights, rows)) for param, rows in self._rows]
+        for layer, rows in self._layers:
+            grads = layer.gradients(combination(scaled, rows))
+            found += list(zip(layer.params, grads, strict=True))
+        found += [(param, combination(scaled, rows)) for param, rows in self._rows]
         return [(param, grad.to(param.dtype).reshape(param.shape)) for param, grad in found]
 
-    def _weighted_backward(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
-        if isinstance(self._losses, Tensor):
-            outputs, seeds = [self._losses], [weights.to(self._losses)]
-        else:
-            outputs = list(self._losses)
-            seeds = [weights[k].to(loss).reshape(loss.shape) for k, loss in enumerate(outputs)]
-        grads = torch.autograd.grad(outputs, list(self._params), seeds, retain_graph=self._retain)
-        return list(zip(self._params, grads, strict=True))
+
+def present(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
+    """Parameters with a gradient, and these: one may be in the graph and get none all the same."""
+    return [(param, grad) for param, grad in zip(params, grads, strict=True) if grad is not None]
 
 
 def _is_large(layers: Sequence[Layer], rest: Sequence[Tensor]) -> bool:

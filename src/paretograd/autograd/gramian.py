@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import torch
 from torch import Tensor
 
 from paretograd.autograd.engine import Engine, Pullback
@@ -46,4 +47,5 @@ def gramian(
     losses = check_losses(source)
     graph = Graph(roots_of(losses))
     chosen = check_params(params, graph)
-    return Pullback(losses, chosen, graph, engine=engine, retain_graph=True, chunk=chunk).gramian
+    with torch.no_grad(), torch.autocast(losses[0].device.type, enabled=False):
+        return Pullback(losses, chosen, graph, engine=engine, chunk=chunk).gramian

@@ -87,10 +87,14 @@ class Scaled(Layer):
         D = grads.to(accumulator(grads.dtype))
         found = []
         if self.weight:
-            found.append((D * self.normalized).sum(dim=dims))
+            found.append(_summed(D * self.normalized, dims))
         if self.bias:
-            found.append(D.sum(dim=dims))
+            found.append(_summed(D, dims))
         return found
+
+
+def _summed(values: Tensor, dims: tuple[int, ...]) -> Tensor:
+    return values.sum(dim=dims) if dims else values  # torch takes no dimensions for all
 
 
 class Lookup(Layer):
@@ -156,7 +160,9 @@ def _size(node: Any) -> int:
 def layer_of(node: Any, uses: Mapping[int, tuple[Tensor, Use]]) -> Layer | None:
     """The rule for an operation and the parameters that enter it, by position; None if there is none."""
     build = _BUILDERS.get(node.name())
-    return None if build is None else build(node, uses)
+    if build is None or any(param.is_complex() or param.layout is not torch.strided for param, _ in uses.values()):
+        return None
+    return build(node, uses)
 
 
 Uses = Mapping[int, tuple[Tensor, Use]]
@@ -170,14 +176,20 @@ def _addmm(node: Any, uses: Uses) -> Layer | None:
     if 1 in uses or node._saved_alpha != 1 or node._saved_beta != 1:
         return None
     bias = _param(uses, 0)
-    if bias is not None and (bias.ndim != 1 or uses[0][1].transposed):
-        return None
-    transposed = 2 in uses and uses[2][1].transposed
-    return Affine(node, node._saved_mat1, _param(uses, 2), transposed, bias)
+    if bias is not None and tuple(bias.shape) != tuple(node._input_metadata[0].shape[1:]):
+        return None  # broadcast in another way than one for each output
+    return _affine(node, uses, 2, node._saved_mat1, bias)
 
 
 def _mm(node: Any, uses: Uses) -> Layer | None:
-    return None if 0 in uses else Affine(node, node._saved_self, _param(uses, 1), uses[1][1].transposed, None)
+    return None if 0 in uses else _affine(node, uses, 1, node._saved_self, None)
+
+
+def _affine(node: Any, uses: Uses, position: int, inputs: Tensor | None, bias: Tensor | None) -> Layer | None:
+    weight = _param(uses, position)
+    if weight is not None and (inputs is None or inputs.layout is not torch.strided):
+        return None
+    return Affine(node, inputs, weight, weight is not None and uses[position][1].transposed, bias)
 
 
 def _plain(uses: Uses, *positions: int) -> bool:

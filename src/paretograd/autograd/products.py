@@ -15,7 +15,9 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 
 
 def row_gramian(rows: Tensor) -> Tensor:
-    """``R @ R.T`` for rows of any shape, ``(m, ...)``, in float64."""
+    """``R @ R.T`` for rows of any shape, ``(m, ...)``, in float64; of complex rows, the real part of the products."""
+    if rows.is_complex():
+        rows = torch.view_as_real(rows)
     flat = rows.reshape(len(rows), -1).to(accumulator(rows.dtype))
     return inner_products(flat, flat)
 
@@ -65,6 +67,8 @@ def outer_gramian(grads: Tensor, inputs: Tensor | None, bias: bool) -> Tensor:
 
 def combination(weights: Tensor, rows: Tensor) -> Tensor:
     """``sum_k w_k rows_k``, in the rows' dtype."""
+    if rows.is_complex():
+        return torch.view_as_complex(combination(weights, torch.view_as_real(rows)))
     flat = rows.reshape(len(rows), -1)
     kind = accumulator(rows.dtype)
     return (weights.to(device=rows.device, dtype=kind) @ flat.to(kind)).reshape(rows.shape[1:]).to(rows.dtype)

@@ -1,4 +1,8 @@
-"""Gradients of all objectives at once, or one after the other where an operation cannot be batched."""
+"""Gradients of all objectives at once, or one after the other where an operation cannot be batched.
+
+No pass frees the graph: a pass that fails is repeated in another way, and what went wrong in one that did not give
+finite numbers is found by passes of single losses. `release` frees it in the end.
+"""
 
 from __future__ import annotations
 
@@ -6,54 +10,50 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, Node
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+
+Losses = Sequence[Tensor] | Tensor
+Inputs = Sequence[Tensor | GradientEdge]
 
 #: The nesting level of the only vmap that a batched backward pass runs under.
 _LEVEL = 1
 
-#: Graphs, by the names of their operations, whose batched backward pass succeeded or failed.
-_BATCHABLE: dict[frozenset[str], bool] = {}
+#: Graphs, by the names of their operations, whose batched backward pass failed: not tried again.
+_UNBATCHABLE: set[frozenset[str]] = set()
 
 
 def gradient_rows(
-    losses: Sequence[Tensor] | Tensor,
-    inputs: Sequence[Tensor | GradientEdge],
-    operations: frozenset[str],
-    *,
-    retain_graph: bool,
-    chunk: int | None = None,
+    losses: Losses, inputs: Inputs, operations: frozenset[str], scales: Tensor, chunk: int | None = None
 ) -> list[Tensor | None]:
-    """The gradient of every loss with respect to every input: one tensor ``(m, *input)`` each, None if unreached.
+    """The gradient of every scaled loss by every input: one tensor ``(m, *input)`` each, None if unreached.
 
     Args:
         losses: m scalars, or a vector of them.
         inputs: parameters, or outputs of operations.
         operations: names of the operations in the graph, by which it is known again.
-        retain_graph: keep the graph for another backward pass.
+        scales: a factor for each loss, float64 on the CPU.
         chunk: how many losses at a time; None for all, 1 for one after the other.
     """
     m = len(losses)
     if not inputs:
         return []
-    known = _BATCHABLE.get(operations)
-    if m > 1 and chunk != 1 and known is not False:
+    if m > 1 and chunk != 1 and operations not in _UNBATCHABLE:
         try:
-            # A pass that fails half-way must not have freed what the loop below needs.
-            found = _batched(losses, inputs, chunk or m, retain_graph or known is None)
+            return _batched(losses, inputs, chunk or m, scales)
         except RuntimeError:  # no batching rule for some operation, or no memory for it
-            _BATCHABLE[operations] = False
-        else:
-            _BATCHABLE[operations] = True
+            found = _one_by_one(losses, inputs, scales)
+            _UNBATCHABLE.add(operations)  # as it can be done in this way, it was the batching
             return found
-    return _one_by_one(losses, inputs, retain_graph)
+    return _one_by_one(losses, inputs, scales)
 
 
 def streamed_rows(
-    losses: Sequence[Tensor] | Tensor,
-    inputs: Sequence[Tensor | GradientEdge],
+    losses: Losses,
+    inputs: Inputs,
     consumers: Mapping[Node, Callable[[Tensor], None]],
     operations: frozenset[str],
     exclude: Container[Node],
+    scales: Tensor,
 ) -> list[Tensor | None] | None:
     """As `gradient_rows`, with the gradients of some outputs handed to consumers on the way, and not kept.
 
@@ -63,12 +63,13 @@ def streamed_rows(
         consumers: for an operation, what takes the gradients ``(m, *output)`` of its output.
         operations: names of the operations in the graph.
         exclude: operations that the pass ends at, whose outputs are among the inputs.
+        scales: a factor for each loss.
 
     Returns:
-        the gradients of the inputs, or None where the pass cannot be batched. The graph is kept.
+        the gradients of the inputs, or None where the pass cannot be batched.
     """
     m = len(losses)
-    if m == 1 or _BATCHABLE.get(operations) is False:
+    if m == 1 or operations in _UNBATCHABLE:
         return None
 
     def hand_over(consume: Callable[[Tensor], None]) -> Callable[[tuple[Tensor, ...]], None]:
@@ -80,36 +81,71 @@ def streamed_rows(
 
     handles = [node.register_prehook(hand_over(use)) for node, use in consumers.items() if node not in exclude]
     try:
-        return _batched(losses, inputs, m, retain_graph=True)
+        return _batched(losses, inputs, m, scales)
     except RuntimeError:
-        _BATCHABLE[operations] = False
         return None
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _batched(
-    losses: Sequence[Tensor] | Tensor, inputs: Sequence[Tensor | GradientEdge], chunk: int, retain_graph: bool
-) -> list[Tensor | None]:
+def weighted_gradients(losses: Losses, params: Sequence[Tensor], weights: Tensor) -> list[Tensor | None]:
+    """The gradient of ``sum_k w_k f_k`` by each parameter, in one plain pass; None where there is none."""
+    outputs, seeds = _seeded(losses, weights)
+    return list(torch.autograd.grad(outputs, list(params), seeds, retain_graph=True, allow_unused=True))
+
+
+def not_finite(losses: Losses, inputs: Inputs) -> list[int]:
+    """The losses whose own gradients hold NaN or infinity, by a pass for each.
+
+    In a batched pass, a loss with an infinite slope gives NaN to all others: zero times infinity.
+    """
+    bad = []
+    for k in range(len(losses)):
+        grads = _of_one(losses, k, 1.0, inputs)
+        if not all(grad is None or bool(torch.isfinite(_dense(grad)).all()) for grad in grads):
+            bad.append(k)
+    return bad
+
+
+def release(losses: Losses, params: Sequence[Tensor]) -> None:
+    """Free what the graph saved, as a backward pass does that need not be repeated.
+
+    Torch frees it while a pass goes through, so one is made that carries no gradient, and so computes nothing.
+    """
+    items = [losses] if isinstance(losses, Tensor) else list(losses)
+    nodes = {get_gradient_edge(loss).node for loss in items}
+    handles = [node.register_prehook(_nothing) for node in nodes]
+    try:
+        torch.autograd.grad(items, list(params), [torch.zeros_like(loss) for loss in items], allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _nothing(grads: tuple[Tensor, ...]) -> tuple[None, ...]:
+    return (None,) * len(grads)
+
+
+def _batched(losses: Losses, inputs: Inputs, chunk: int, scales: Tensor) -> list[Tensor | None]:
     m = len(losses)
     parts = []
     for start in range(0, m, chunk):
-        stop = min(start + chunk, m)
-        if isinstance(losses, Tensor):
-            outputs: Sequence[Tensor] = [losses]
-            seeds = [torch.eye(m, dtype=losses.dtype, device=losses.device)[start:stop]]
-        else:
-            outputs = losses
-            eye = torch.eye(m)[start:stop]
-            seeds = [eye[:, k].to(loss).reshape(-1, *loss.shape) for k, loss in enumerate(losses)]
-        keep = retain_graph or stop < m
+        outputs, seeds = _seeded(losses, torch.diag(scales)[start : start + chunk])
         parts.append(
             torch.autograd.grad(
-                outputs, _either(inputs), seeds, retain_graph=keep, is_grads_batched=True, allow_unused=True
+                outputs, _either(inputs), seeds, retain_graph=True, is_grads_batched=True, allow_unused=True
             )
         )
     return list(parts[0]) if len(parts) == 1 else [_joined(rows) for rows in zip(*parts, strict=True)]
+
+
+def _seeded(losses: Losses, weights: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """The losses as outputs, and weights of shape ``(..., m)`` as their gradients."""
+    if isinstance(losses, Tensor):
+        return [losses], [weights.to(losses)]
+    columns = [weights[..., k].to(loss).reshape((*weights.shape[:-1], *loss.shape)) for k, loss in enumerate(losses)]
+    return list(losses), columns
 
 
 def _joined(rows: Sequence[Tensor | None]) -> Tensor | None:
@@ -117,20 +153,35 @@ def _joined(rows: Sequence[Tensor | None]) -> Tensor | None:
     return torch.cat(present) if present else None
 
 
-def _one_by_one(
-    losses: Sequence[Tensor] | Tensor, inputs: Sequence[Tensor | GradientEdge], retain_graph: bool
-) -> list[Tensor | None]:
+def _one_by_one(losses: Losses, inputs: Inputs, scales: Tensor) -> list[Tensor | None]:
     m = len(losses)
     rows: dict[int, Tensor] = {}
     for k in range(m):
-        keep = retain_graph or k < m - 1
-        grads = torch.autograd.grad(losses[k], _either(inputs), retain_graph=keep, allow_unused=True)
+        grads = _of_one(losses, k, float(scales[k]), inputs)
         for i, grad in enumerate(grads):
-            if grad is not None:
-                rows.setdefault(i, grad.new_zeros((m, *grad.shape)))[k] = grad
+            if grad is None:
+                continue
+            dense = _dense(grad)
+            if i not in rows:
+                rows[i] = dense.new_zeros((m, *dense.shape))
+            rows[i][k] = dense
     return [rows.get(i) for i in range(len(inputs))]
 
 
-def _either(inputs: Sequence[Tensor | GradientEdge]) -> Sequence[Tensor]:
+def _of_one(losses: Losses, k: int, scale: float, inputs: Inputs) -> Sequence[Tensor | None]:
+    """The gradient of one scaled loss."""
+    if isinstance(losses, Tensor):
+        output, seed = losses, torch.zeros_like(losses)
+        seed[k] = scale
+    else:
+        output, seed = losses[k], torch.full_like(losses[k], scale)
+    return torch.autograd.grad(output, _either(inputs), seed, retain_graph=True, allow_unused=True)
+
+
+def _dense(grad: Tensor) -> Tensor:
+    return grad.to_dense() if grad.is_sparse else grad
+
+
+def _either(inputs: Inputs) -> Sequence[Tensor]:
     """Torch takes parameters and edges side by side; its annotations know the one or the other only."""
     return inputs  # type: ignore[return-value]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.certificates.step import StepCertificate
-from paretograd.certification import certify
+from paretograd.certification import certificate_of
 from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import as_array
 from paretograd.guarantees import MEAN
-from paretograd.solvers.stationarity import stationarity
+from paretograd.solvers.stationarity import gamma_of
 
 
 class Step:
@@ -27,28 +29,31 @@ class Step:
         groups: one step for each group; empty if all parameters were aggregated together.
     """
 
-    def __init__(self, weights: Tensor, gramian: Tensor, aggregator: Aggregator, groups: Sequence[Step] = ()) -> None:
-        self.weights, self.gramian, self._aggregator, self.groups = weights, gramian, aggregator, tuple(groups)
+    def __init__(
+        self, weights: Tensor, gramian: Tensor, aggregator: Aggregator, groups: Sequence[Step] = (), eps: float = 2e-16
+    ) -> None:
+        self.weights, self.gramian, self.groups = weights, gramian, tuple(groups)
+        self._aggregator, self._eps = aggregator, eps
 
     @classmethod
     def of_groups(cls, groups: Sequence[Step]) -> Step:
         """Several groups of parameters, aggregated apart."""
         weights = torch.stack([step.weights for step in groups])
         total = torch.stack([step.gramian for step in groups]).sum(dim=0)
-        return cls(weights, total, groups[0]._aggregator, groups)
+        return cls(weights, total, groups[0]._aggregator, groups, max(step._eps for step in groups))
 
     @cached_property
     def gamma(self) -> float:
         """Distance to Pareto stationarity: the length of the shortest convex combination of the gradients."""
-        return float(stationarity(self.gramian))
+        return gamma_of(as_array(self.gramian), self._eps)
 
     @cached_property
     def certificate(self) -> StepCertificate:
         """What the theory promises about this step, for the rule's own F."""
         if self.groups:
             raise ParameterError("groups that were aggregated apart have a certificate each: see step.groups")
-        F = "mean" if self._aggregator.guarantee.F == MEAN else "sum"
-        return certify(self.gramian, self.weights, F=F)  # type: ignore[arg-type]
+        F: Literal["mean", "sum"] = "mean" if self._aggregator.guarantee.F == MEAN else "sum"
+        return certificate_of(as_array(self.gramian), as_array(self.weights), F, self._eps)
 
     def metrics(self, prefix: str = "mo/") -> dict[str, float]:
         """A flat dict of floats, for any tracker."""

@@ -27,7 +27,7 @@ def stationarity(gramian: Tensor) -> Tensor:
     array = as_array(gramian)
     eps = torch.finfo(gramian.dtype).eps
     m = array.shape[-1]
-    values = [_gamma(G, eps) for G in array.reshape(-1, m, m)]
+    values = [gamma_of(G, eps) for G in array.reshape(-1, m, m)]
     return torch.tensor(values, dtype=gramian.dtype, device=gramian.device).reshape(array.shape[:-2])
 
 
@@ -36,7 +36,8 @@ def stationarity_weights(G: Array, eps: float) -> Array:
     return min_norm_point(unit_gramian(G, eps)).weights
 
 
-def _gamma(G: Array, eps: float) -> float:
+def gamma_of(G: Array, eps: float) -> float:
+    """Gamma of one Gramian, whose entries are off by about ``eps``."""
     unit = unit_gramian(G, eps)
     if unit.has_zero_row:
         return 0.0

@@ -1,0 +1,430 @@
+"""`backward` against the slow way, on every model of `support.models`, and what it does with wrong input.
+
+Both work in float64 on the same graph, so that they differ by rounding only: 1e-10 of the largest gradient allows for
+the condition of the weights (near-dependent gradients), not for an error in a rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+import torch
+from support.models import MODELS, Expected, Losses, Problem, slowly, three
+from torch import Tensor, nn
+
+import paretograd as pg
+from paretograd.autograd import engine as engine_module
+from paretograd.autograd import products as products_module
+from paretograd.autograd import rows as rows_module
+from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
+
+TOLERANCE = 1e-10
+RULES = {"upgrad": pg.UPGrad, "mgda": pg.MGDA}
+
+models = pytest.mark.parametrize("name", MODELS)
+engines = pytest.mark.parametrize("engine", ["gramian", "jacobian"])
+
+#: The engine, and the share of the Jacobian that the outputs of layers may take before they are dropped on the way.
+WAYS = {"rows": ("jacobian", 0.25), "outputs": ("gramian", math.inf), "stream": ("gramian", -1.0)}
+
+
+@pytest.fixture(params=WAYS)
+def engine_of_every_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The engine's name, with the threshold set so that models of any size go the way asked for."""
+    engine, share = WAYS[request.param]
+    monkeypatch.setattr(engine_module, "_KEPT_SHARE", share)
+    monkeypatch.setattr(rows_module, "_UNBATCHABLE", set())  # nothing learned from other tests
+    return engine
+
+
+def compare(params: Iterable[Tensor], expected: Expected, step: pg.Step | None = None, times: float = 1.0) -> None:
+    """Every ``.grad`` is what the slow way found, ``times`` over, and None where it found nothing."""
+    if step is not None:
+        error = float((step.gramian - expected.gramian).abs().max())
+        assert error <= TOLERANCE * float(expected.gramian.abs().max())
+    for k, param in enumerate(params):
+        want = expected.grads.get(id(param))
+        if want is None:
+            assert param.grad is None, k
+            continue
+        assert param.grad is not None, k
+        assert (param.grad.dtype, param.grad.shape) == (param.dtype, param.shape)
+        assert not param.grad.requires_grad
+        error = float((param.grad.to_dense() - times * want).abs().max())
+        assert error <= TOLERANCE * times * expected.scale, (k, tuple(param.shape), error / expected.scale)
+
+
+def mlp() -> Problem:
+    return MODELS["mlp"]()
+
+
+def heads() -> Problem:
+    """A trunk (the first two parameters) and four heads of two parameters each."""
+    return MODELS["task_heads"]()
+
+
+# ---- agreement with the slow way -------------------------------------------------------------------------------------
+
+
+@models
+@pytest.mark.parametrize("rule", RULES)
+def test_agrees(name: str, rule: str, engine_of_every_way: str) -> None:
+    problem = MODELS[name]()
+    losses = problem.losses()
+    expected = slowly(losses, problem.params, RULES[rule]())
+    step = pg.backward(losses, RULES[rule](), problem.params, engine=engine_of_every_way)
+    compare(problem.params, expected, step)
+    assert (step.weights.dtype, step.gramian.dtype) == (torch.float64, torch.float64)
+    assert torch.equal(step.weights, RULES[rule]().weights(step.gramian))
+
+
+@models
+def test_a_second_call_adds(name: str, engine_of_every_way: str) -> None:
+    """On the same graph, which the first call keeps; a gradient that aliased another would be added to twice."""
+    problem = MODELS[name]()
+    losses = problem.losses()
+    expected = slowly(losses, problem.params, pg.MGDA())
+    pg.backward(losses, pg.MGDA(), problem.params, engine=engine_of_every_way, retain_graph=True)
+    pg.backward(losses, pg.MGDA(), problem.params, engine=engine_of_every_way)
+    compare(problem.params, expected, times=2.0)
+
+
+@models
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+@engines
+def test_chunks_agree(name: str, chunk: int, engine: str) -> None:
+    problem = MODELS[name]()
+    losses = problem.losses()
+    expected = slowly(losses, problem.params, pg.UPGrad())
+    compare(problem.params, expected, pg.backward(losses, pg.UPGrad(), problem.params, engine=engine, chunk=chunk))
+
+
+@models
+def test_a_stack_is_a_list(name: str) -> None:
+    """``torch.stack`` of scalars keeps the heads apart; any other vector is taken to reach all its parameters."""
+    problem = MODELS[name]()
+    losses = problem.losses()
+    if isinstance(losses, Tensor) or losses[0].ndim:
+        pytest.skip("no list of scalars")
+    expected = slowly(losses, problem.params, pg.UPGrad())
+    compare(problem.params, expected, pg.backward(torch.stack(losses), pg.UPGrad(), problem.params, engine="gramian"))
+
+
+@models
+def test_all_that_the_losses_reach_is_the_default(name: str) -> None:
+    problem = MODELS[name]()
+    if name == "physics_informed":
+        pytest.skip("its losses reach the points, too, which require a gradient there: pass the parameters")
+    losses = problem.losses()
+    expected = slowly(losses, problem.params, pg.UPGrad())
+    compare(problem.params, expected, pg.backward(losses, pg.UPGrad()))
+
+
+@models
+def test_long_rows_are_multiplied_in_slices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of any length, which need not divide that of the row."""
+    monkeypatch.setattr(products_module, "_SLICE", 7)
+    problem = MODELS[name]()
+    losses = problem.losses()
+    expected = slowly(losses, problem.params, pg.UPGrad())
+    compare(problem.params, expected, pg.backward(losses, pg.UPGrad(), problem.params, engine="gramian"))
+
+
+@engines
+def test_one_loss_is_plain_backward(engine: str) -> None:
+    """Weights of UPGrad and MGDA are 1 for m = 1."""
+    problem, twin = mlp(), mlp()
+    step = pg.backward([problem.losses()[0]], pg.MGDA(), engine=engine)
+    assert step.weights.tolist() == [1.0]
+    twin.losses()[0].backward()
+    for param, other in zip(problem.params, twin.params, strict=True):
+        assert torch.allclose(param.grad, other.grad, rtol=1e-12, atol=1e-14)
+
+
+def test_losses_may_be_any_iterable() -> None:
+    problem = mlp()
+    losses = problem.losses()
+    expected = slowly(losses, problem.params, pg.MGDA())
+    pg.backward(iter(losses), pg.MGDA(), iter(problem.params))
+    compare(problem.params, expected)
+
+
+# ---- which parameters, and how ---------------------------------------------------------------------------------------
+
+
+def test_heads_get_the_gradient_of_their_own_loss() -> None:
+    problem = heads()
+    losses = problem.losses()
+    pg.backward(losses, pg.UPGrad(), retain_graph=True)
+    for k, loss in enumerate(losses):
+        own = problem.params[2 + 2 * k : 4 + 2 * k]
+        for param, grad in zip(own, torch.autograd.grad(loss, own, retain_graph=True), strict=True):
+            assert torch.equal(param.grad, grad)
+
+
+@engines
+def test_params_restricts(engine: str) -> None:
+    """The Gramian is that of the parameters given, and all others keep their ``.grad``."""
+    problem = mlp()
+    before = torch.ones_like(problem.params[0])
+    problem.params[0].grad = before
+    chosen = problem.params[1:3]
+    losses = problem.losses()
+    expected = slowly(losses, chosen, pg.UPGrad())
+    compare(chosen, expected, pg.backward(losses, pg.UPGrad(), chosen, engine=engine))
+    assert problem.params[0].grad is before
+    assert torch.equal(before, torch.ones_like(before))
+    assert all(p.grad is None for p in problem.params[3:])
+
+
+@engines
+def test_shared_overrides(engine: str) -> None:
+    """A head given as shared takes part in the Gramian and in the direction."""
+    problem = heads()
+    losses, head = problem.losses(), problem.params[2]
+    rows = [torch.autograd.grad(loss, problem.params[:3], retain_graph=True, allow_unused=True) for loss in losses]
+    J = torch.stack([torch.cat([torch.zeros(12) if g is None else g.flatten() for g in row]) for row in rows])
+    step = pg.backward(losses, pg.UPGrad(), shared=[head], engine=engine)
+    assert torch.allclose(step.gramian, J @ J.T, rtol=1e-12, atol=1e-14)
+    assert torch.allclose(head.grad, step.weights[0] * rows[0][2], rtol=1e-12, atol=1e-14)
+
+
+@engines
+def test_specific_overrides(engine: str) -> None:
+    """A shared parameter given as specific gets the sum of the gradients, and leaves the Gramian."""
+    problem = mlp()
+    losses = problem.losses()
+    expected = slowly(losses, problem.params[1:], pg.UPGrad())
+    (total,) = torch.autograd.grad(sum(losses), problem.params[:1], retain_graph=True)
+    step = pg.backward(losses, pg.UPGrad(), specific=[problem.params[0]], engine=engine)
+    compare(problem.params[1:], expected, step)
+    assert torch.allclose(problem.params[0].grad, total, rtol=1e-12, atol=1e-14)
+
+
+def test_groups_are_aggregated_apart(engine_of_every_way: str) -> None:
+    """A list of lists: each group has the Gramian and the weights that it would have alone."""
+    problem = mlp()
+    losses = problem.losses()
+    groups = [problem.params[:2], problem.params[2:]]
+    expected = [slowly(losses, group, pg.UPGrad()) for group in groups]
+    pg.backward(losses, pg.UPGrad(), groups, engine=engine_of_every_way)
+    for group, want in zip(groups, expected, strict=True):
+        compare(group, want)
+
+
+def test_frozen_and_unused_parameters_are_left_alone() -> None:
+    for name in ("frozen_middle", "unused_parameter", "half_frozen_layers"):
+        problem = MODELS[name]()
+        pg.backward(problem.losses(), pg.MGDA(), problem.params)
+        idle = [p for p in problem.params if p.grad is None]
+        assert idle, name
+        assert all(not p.requires_grad for p in idle) or name == "unused_parameter"
+
+
+def test_nothing_is_shared() -> None:
+    """Every loss has its own parameters: each gets its gradient, whatever the rule."""
+    params = [nn.Parameter(torch.arange(3.0) + k) for k in range(3)]
+    pg.backward([p.square().sum() for p in params], pg.UPGrad())
+    for p in params:
+        assert torch.equal(p.grad, 2.0 * p.detach())
+
+
+# ---- the graph afterwards --------------------------------------------------------------------------------------------
+
+
+@engines
+def test_the_graph_is_kept_on_request(engine: str) -> None:
+    problem = mlp()
+    losses = problem.losses()
+    pg.backward(losses, pg.MGDA(), engine=engine, retain_graph=True)
+    first = [p.grad.clone() for p in problem.params]
+    sum(losses).backward()
+    assert all(not torch.equal(p.grad, g) for p, g in zip(problem.params, first, strict=True))
+
+
+@engines
+def test_the_graph_is_freed_otherwise(engine: str) -> None:
+    """A second pass raises torch's own error and changes no ``.grad``, and later graphs are none the worse for it.
+
+    The first pass over a new kind of graph may keep it, to find out how; so the pass is made twice.
+    """
+    problem = mlp()
+    pg.backward(problem.losses(), pg.MGDA(), engine=engine)
+    losses = problem.losses()
+    pg.backward(losses, pg.MGDA(), engine=engine)
+    before = [p.grad.clone() for p in problem.params]
+    with pytest.raises(RuntimeError, match="second time"):
+        pg.backward(losses, pg.MGDA(), engine=engine)
+    assert all(torch.equal(p.grad, g) for p, g in zip(problem.params, before, strict=True))
+
+
+def test_the_callers_grad_mode_does_not_matter() -> None:
+    problem = mlp()
+    losses = problem.losses()
+    expected = slowly(losses, problem.params, pg.UPGrad())
+    with torch.no_grad():
+        pg.backward(losses, pg.UPGrad())
+    compare(problem.params, expected)
+
+
+@pytest.mark.parametrize("name", ["own_gradients_that_alias", "shared_gradients_that_alias"])
+def test_later_changes_of_a_gradient_stay_its_own(name: str, engine_of_every_way: str) -> None:
+    """Clipping scales ``.grad`` in place: no two gradients may share memory."""
+    problem = MODELS[name]()
+    pg.backward(problem.losses(), pg.MGDA(), engine=engine_of_every_way)
+    pointers = [p.grad.data_ptr() for p in problem.params]
+    assert len(set(pointers)) == len(pointers)
+    nn.utils.clip_grad_norm_(problem.params, 1e-3)
+    assert math.isclose(float(sum(p.grad.square().sum() for p in problem.params)) ** 0.5, 1e-3, rel_tol=1e-3)
+
+
+# ---- the step --------------------------------------------------------------------------------------------------------
+
+
+def test_the_step_knows_its_certificate() -> None:
+    problem = mlp()
+    losses = problem.losses()
+    expected = slowly(losses, problem.params, pg.MGDA())
+    step = pg.backward(losses, pg.MGDA(), problem.params)
+    assert math.isclose(step.gamma, float(pg.stationarity(expected.gramian)), rel_tol=1e-9)
+    assert step.certificate.in_hull
+    assert step.certificate.non_conflicting
+    assert "thm:cvg_nonconflict" in step.certificate.results
+    direction = torch.cat([p.grad.flatten() for p in problem.params])
+    assert math.isclose(step.certificate.norm, float(direction.norm()), rel_tol=1e-9)
+
+
+def test_metrics_are_flat() -> None:
+    step = pg.backward(heads().losses(), pg.UPGrad())
+    metrics = step.metrics("train/")
+    assert all(type(key) is str and type(value) is float for key, value in metrics.items())
+    assert all(key.startswith("train/") for key in metrics)
+    assert [metrics[f"train/weight/{k}"] for k in range(4)] == step.weights.tolist()
+    norms = [metrics[f"train/gradient_norm/{k}"] for k in range(4)]
+    assert norms == pytest.approx(step.gramian.diagonal().sqrt().tolist(), rel=1e-12)
+    assert metrics["train/gamma"] == pytest.approx(step.gamma, rel=1e-9)
+    assert repr(step).startswith("Step(weights=[")
+
+
+# ---- wrong input: said clearly, with every .grad as it was -----------------------------------------------------------
+
+
+def untouched(params: Sequence[Tensor], call: Callable[[], object], error: type[Exception], words: str) -> Exception:
+    """The call raises, and every ``.grad`` is the same object with the same bits, None included."""
+    for param in params[::2]:  # every other one has a gradient already
+        param.grad = torch.randn_like(param)
+    before = [(p.grad, None if p.grad is None else p.grad.clone()) for p in params]
+    with pytest.raises(error, match=words) as caught:
+        call()
+    for param, (grad, copy) in zip(params, before, strict=True):
+        assert param.grad is grad
+        assert grad is None or torch.equal(grad, copy)
+    return caught.value
+
+
+POISONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "nan factor": lambda loss, _: loss * math.nan,
+    "infinite factor": lambda loss, _: loss * math.inf,
+    "root of zero": lambda loss, w: loss + (w - w.detach()).sum().sqrt(),  # slope 1 / 0
+    "log of zero": lambda loss, w: loss + (w - w.detach()).sum().log(),
+}
+
+
+# FAILS NOW: but for chunk=1: a batched pass gives the others 0 * inf = NaN.
+@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("bad", [0, 2])
+@pytest.mark.parametrize("chunk", [None, 2, 1])
+def test_a_gradient_that_is_not_finite_names_its_objective(
+    engine_of_every_way: str, poison: str, bad: int, chunk: int | None
+) -> None:
+    """And no other: the objectives beside it must not pass through its slope, not even with a zero in front."""
+    problem = mlp()
+    losses = problem.losses()
+    losses[bad] = POISONS[poison](losses[bad], problem.params[0])
+    raised = untouched(
+        problem.params,
+        lambda: pg.backward(losses, pg.UPGrad(), engine=engine_of_every_way, chunk=chunk),
+        pg.NonFiniteGradientError,
+        "objective",
+    )
+    assert raised.objectives == [bad]
+
+
+@pytest.mark.parametrize("poison", POISONS)
+def test_so_does_one_in_a_head(engine_of_every_way: str, poison: str) -> None:
+    problem = heads()
+    losses = problem.losses()
+    losses[1] = POISONS[poison](losses[1], problem.params[4])
+    raised = untouched(
+        problem.params,
+        lambda: pg.backward(losses, pg.UPGrad(), engine=engine_of_every_way),
+        pg.NonFiniteGradientError,
+        "objective 1 ",
+    )
+    assert raised.objectives == [1]
+
+
+# FAILS NOW: all losses that reach it are named.
+def test_so_does_one_in_a_specific_parameter() -> None:
+    """Which several losses reach: the one at fault is named, not all of them."""
+    problem = mlp()
+    losses = problem.losses()
+    losses[1] = losses[1] * math.nan
+    call = lambda: pg.backward(losses, pg.UPGrad(), specific=[problem.params[0]])  # noqa: E731
+    assert untouched(problem.params, call, pg.NonFiniteGradientError, "objective").objectives == [1]
+
+
+def test_wrong_losses() -> None:
+    problem = mlp()
+    a, b, _ = problem.losses()
+    vector = torch.stack([a, b])
+    cases: list[tuple[Losses, type[Exception], str]] = [
+        ([], ShapeError, "empty"),
+        ([a, torch.tensor(1.0)], InputError, r"losses\[1\] has no graph.*no_grad"),
+        ([a.detach()], InputError, r"losses\[0\] has no graph"),
+        (vector.detach(), InputError, "no graph"),
+        ([a, vector], ShapeError, r"losses\[1\] has shape \(2,\).*\.mean\(\)"),
+        (a, ShapeError, r"pass \[loss\]"),
+        (vector.reshape(1, 2), ShapeError, r"shape \(1, 2\)"),
+        ([a, torch.tensor(1)], DTypeError, r"losses\[1\] has dtype torch.int64"),
+        ([a, 2.0], DTypeError, r"losses\[1\] is a float"),
+        (3.0, DTypeError, "list of scalar tensors"),
+        ({"a": a}, DTypeError, r"losses\[0\] is a str"),
+    ]
+    for losses, error, words in cases:
+        untouched(problem.params, lambda given=losses: pg.backward(given, pg.MGDA()), error, words)
+
+
+# FAILS NOW: chunk is not checked.
+def test_wrong_arguments() -> None:
+    problem = mlp()
+    losses, first = problem.losses(), problem.params[0]
+    cases: list[tuple[dict[str, object], type[Exception], str]] = [
+        ({"params": [nn.Parameter(torch.ones(2))]}, ParameterError, "no loss reaches any of the 1 params"),
+        ({"params": []}, ParameterError, "no loss reaches"),
+        ({"params": [first * 2.0]}, ParameterError, "no leaf"),
+        ({"params": ["weight"]}, DTypeError, r"params\[0\] is a str"),
+        ({"params": [first.detach()]}, ParameterError, "require gradients"),
+        ({"shared": [first], "specific": [first]}, ParameterError, "both in shared and in specific"),
+        ({"shared": [first], "params": problem.params[1:]}, ParameterError, "params leaves out"),
+        ({"aggregator": "mgda"}, ParameterError, r"aggregator='mgda': give a rule"),
+        ({"aggregator": pg.MGDA}, ParameterError, "give a rule"),
+        ({"engine": "fast"}, ParameterError, "auto.*gramian.*jacobian"),
+        ({"chunk": 0}, ParameterError, "chunk"),
+        ({"chunk": -1}, ParameterError, "chunk"),
+        ({"chunk": 1.5}, ParameterError, "chunk"),
+    ]
+    for changes, error, words in cases:
+        arguments = {"losses": losses, "aggregator": pg.MGDA(), "retain_graph": True, **changes}
+        untouched(problem.params, lambda given=arguments: pg.backward(**given), error, words)
+
+
+# FAILS NOW: list(tensor) gives its rows.
+def test_one_tensor_is_one_parameter() -> None:
+    """``shared`` and ``specific`` take a lone tensor as ``params`` does."""
+    w, v = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    pg.backward(three(w * v), pg.MGDA(), w, shared=w)
+    assert w.grad is not None
+    assert v.grad is None
