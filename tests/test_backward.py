@@ -332,7 +332,6 @@ POISONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-# FAILS NOW: but for chunk=1: a batched pass gives the others 0 * inf = NaN.
 @pytest.mark.parametrize("poison", POISONS)
 @pytest.mark.parametrize("bad", [0, 2])
 @pytest.mark.parametrize("chunk", [None, 2, 1])
@@ -366,7 +365,6 @@ def test_so_does_one_in_a_head(engine_of_every_way: str, poison: str) -> None:
     assert raised.objectives == [1]
 
 
-# FAILS NOW: all losses that reach it are named.
 def test_so_does_one_in_a_specific_parameter() -> None:
     """Which several losses reach: the one at fault is named, not all of them."""
     problem = mlp()
@@ -397,7 +395,6 @@ def test_wrong_losses() -> None:
         untouched(problem.params, lambda given=losses: pg.backward(given, pg.MGDA()), error, words)
 
 
-# FAILS NOW: chunk is not checked.
 def test_wrong_arguments() -> None:
     problem = mlp()
     losses, first = problem.losses(), problem.params[0]
@@ -421,7 +418,6 @@ def test_wrong_arguments() -> None:
         untouched(problem.params, lambda given=arguments: pg.backward(**given), error, words)
 
 
-# FAILS NOW: list(tensor) gives its rows.
 def test_one_tensor_is_one_parameter() -> None:
     """``shared`` and ``specific`` take a lone tensor as ``params`` does."""
     w, v = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))

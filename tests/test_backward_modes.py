@@ -81,7 +81,6 @@ def test_precisions(dtype: torch.dtype, tolerance: float, engine: str) -> None:
     assert (step.gramian.dtype, step.weights.dtype) == (torch.float64, torch.float64)
 
 
-# FAILS NOW: the Gramian is rounded to float32 but judged as float64.
 @pytest.mark.parametrize("name", pg.names())
 def test_dependent_gradients_in_single_precision(name: str, engine: str) -> None:
     """Sums, copies and opposites of losses make a singular Gramian, which rounding must not make indefinite."""
@@ -94,7 +93,6 @@ def test_dependent_gradients_in_single_precision(name: str, engine: str) -> None
         assert torch.isfinite(step.weights).all()
 
 
-# FAILS NOW: products are summed in float32.
 @pytest.mark.parametrize("factor", [1e-25, 1e25])
 def test_gradients_whose_squares_leave_single_precision(factor: float, engine: str) -> None:
     """``pg.gramian`` multiplies float32 rows in float64, for norms of 1e-25 and 1e25 alike; so does this."""
@@ -120,7 +118,6 @@ def test_autocast_of_convolutions(engine: str) -> None:
     run(net, losses, engine, 2e-2)
 
 
-# FAILS NOW: autocast rounds the inner products to bfloat16.
 def test_backward_within_autocast_is_no_less_exact(engine: str) -> None:
     """Inner products of gradients are no layers: autocast must not round them, wherever `backward` is called."""
     grams = []
@@ -156,7 +153,6 @@ def test_dropout_has_one_mask(engine: str) -> None:
     run(net, task_losses(net, x.double(), y.double()), engine, 1e-12)
 
 
-# FAILS NOW: with dropout: a graph known as batchable is freed before the batched pass fails.
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_checkpoints(dropout: float, engine: str) -> None:
     """Segments that are computed again in every backward pass, with the mask of the first time.

@@ -168,7 +168,6 @@ def linear_on_sequences() -> Problem:
     return Problem(all_params(a, b, c), lambda: three(c(b(a(x).tanh()).transpose(1, 2))))
 
 
-# FAILS NOW: LayerNorm of an input without leading dimensions: sum(dim=()) sums over everything.
 @model
 def linear_on_one_vector() -> Problem:
     return plain(nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3), nn.LayerNorm(3)), randn(5))
@@ -229,7 +228,6 @@ def loss_beside_the_trunk() -> Problem:
     return Problem(all_params(trunk, heads), losses)
 
 
-# FAILS NOW: torch.autograd.grad hands out one tensor of stride zero for both; adding to it raises.
 @model
 def own_gradients_that_alias() -> Problem:
     """Torch hands out one tensor, of stride zero, as the gradient of both summands."""
@@ -237,7 +235,6 @@ def own_gradients_that_alias() -> Problem:
     return Problem([shared, a, b], lambda: [(shared * torch.arange(4)).sum(), shared.sin().sum(), (a + b).sum()])
 
 
-# FAILS NOW: the same in the streamed pass.
 @model
 def shared_gradients_that_alias() -> Problem:
     """The same for parameters that all losses reach, beside a layer."""
@@ -290,7 +287,6 @@ def plain_products() -> Problem:
     return Problem([w, left, a, b], lambda: three(left @ (x @ w).tanh() @ (a @ b)))
 
 
-# FAILS NOW: a bias of shape (1,) is taken for one number per output.
 @model
 def addmm_of_every_kind() -> Problem:
     """Biases that are broadcast, or not one per output, and factors other than one."""
@@ -310,7 +306,6 @@ def einsum() -> Problem:
     return Problem([w, v], lambda: three(torch.einsum("bi,hio,oh->bh", x, w, v)))
 
 
-# FAILS NOW: the imaginary part is dropped, in the Gramian and in the direction.
 @model
 def complex_weights() -> Problem:
     """A filter in the frequency domain: complex parameters between real ones."""
@@ -322,7 +317,6 @@ def complex_weights() -> Problem:
     )
 
 
-# FAILS NOW: the rule for mm takes sparse inputs.
 @model
 def sparse_inputs() -> Problem:
     w, b = parameter(6, 4), parameter(4)
@@ -347,7 +341,6 @@ class _NoGradient(torch.autograd.Function):
         return grads[0] * 2.0, None
 
 
-# FAILS NOW: allow_unused is missing for heads and in the weighted pass.
 @model
 def reached_without_gradient() -> Problem:
     """Parameters in the graph of three losses, and of one, that get no gradient there."""
@@ -411,7 +404,6 @@ def one_dimensional_convolutions() -> Problem:
     return plain(net, randn(4, 3, 9))
 
 
-# FAILS NOW: as linear_on_one_vector, for LayerNorm((5, 3, 4)).
 @model
 def norms_of_every_kind() -> Problem:
     """Over the last dimension or over several, with both parameters, one or none, and the whole input as one."""
@@ -466,7 +458,6 @@ def embedding() -> Problem:
     )
 
 
-# FAILS NOW: sparse rows are assigned into a sparse tensor.
 @model
 def sparse_embedding() -> Problem:
     table, out, words = nn.Embedding(7, 4, sparse=True), nn.Linear(4, 2), torch.tensor([[0, 1, 1], [2, 1, 0]])
