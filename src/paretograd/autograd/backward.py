@@ -13,6 +13,7 @@ from paretograd.autograd.engine import Engine, Pullback, present
 from paretograd.autograd.graph import Graph, roots_of
 from paretograd.autograd.inputs import check_groups, check_losses
 from paretograd.autograd.rows import not_finite, release, weighted_gradients
+from paretograd.autograd.source import at_losses, below_heads
 from paretograd.autograd.step import Step
 from paretograd.errors import NonFiniteGradientError, ParameterError
 from paretograd.geometry.gramian import as_array
@@ -80,16 +81,24 @@ def _directions(
 ) -> tuple[list[tuple[Tensor, Tensor]], list[Step]]:
     """All gradients, each with its parameter, and a step for each group."""
     m = len(losses)
-    ones = torch.ones(m, dtype=torch.float64)
-    found: list[tuple[Tensor, Tensor]] = []
+    sorted_groups = [_sort(group, graph, m, shared, specific) for group in groups]
+    own = [param for _, alone in sorted_groups for param in alone]
+    private = [param for param in own if _is_private(param, graph)]
+    # A head's parameter that is to be aggregated lies above the start below the heads.
+    above = any(_is_private(param, graph) for common, _ in sorted_groups for param in common)
+    heads = None if above else below_heads(losses, graph, private)
+    if heads is None:
+        source, rest, found = at_losses(losses), own, []
+    else:
+        source, grads = heads
+        found = present(private, grads)
+        rest = [param for param in own if not _is_private(param, graph)]
+    if rest:
+        found += present(rest, weighted_gradients(losses, rest, torch.ones(m, dtype=torch.float64)))
+    _check_finite(found, losses)
     steps = []
-    for group in groups:
-        common, own = _sort(group, graph, m, shared, specific)
-        if own:
-            alone = present(own, weighted_gradients(losses, own, ones))
-            _check_finite(alone, losses)
-            found += alone
-        pullback = Pullback(losses, common, graph, engine=engine, chunk=chunk)
+    for common, _ in sorted_groups:
+        pullback = Pullback(losses, common, graph, source, engine=engine, chunk=chunk)
         outcome = aggregator._outcome(as_array(pullback.gramian), pullback.eps)
         weights = torch.from_numpy(outcome.weights).to(pullback.gramian.device)
         steps.append(Step(weights, pullback.gramian, aggregator, eps=pullback.eps))
@@ -108,12 +117,17 @@ def _sort(
     force_common, force_own = _ids(shared), _ids(specific)
     common, own = [], []
     for param in params:
-        alone = m > 1 and graph.reached_by[id(param)].bit_count() == 1
+        alone = m > 1 and _is_private(param, graph)
         if id(param) in force_own or (alone and id(param) not in force_common):
             own.append(param)
         else:
             common.append(param)
     return common, own
+
+
+def _is_private(param: Tensor, graph: Graph) -> bool:
+    """Whether one loss alone reaches a parameter."""
+    return graph.reached_by[id(param)].bit_count() == 1
 
 
 def _listed(params: Iterable[Tensor] | None) -> list[Tensor] | None:

@@ -21,7 +21,8 @@ from torch.autograd.graph import GradientEdge, Node
 from paretograd.autograd.graph import Graph, Use
 from paretograd.autograd.layers import Layer, layer_of
 from paretograd.autograd.products import accumulator, combination, row_gramian
-from paretograd.autograd.rows import Losses, gradient_rows, not_finite, streamed_rows, weighted_gradients
+from paretograd.autograd.rows import gradient_rows, not_finite, streamed_rows, weighted_gradients
+from paretograd.autograd.source import Losses, Source
 from paretograd.errors import NonFiniteGradientError
 
 Engine = Literal["auto", "gramian", "jacobian"]
@@ -49,6 +50,7 @@ class Pullback:
         losses: Losses,
         params: Sequence[Tensor],
         graph: Graph,
+        source: Source,
         *,
         engine: Engine = "auto",
         chunk: int | None = None,
@@ -59,10 +61,12 @@ class Pullback:
             losses: m scalars, or a vector of them.
             params: parameters that the losses reach.
             graph: the losses' graph, which is kept.
+            source: where the batched pass starts.
             engine: ``jacobian`` for rows, ``gramian`` for outputs or stream, ``auto`` for what suits the size.
             chunk: how many losses to differentiate at a time.
         """
         self._losses, self._params, self._graph, self._chunk = losses, list(params), graph, chunk
+        self._source = source
         by_rows = engine == "jacobian" or (engine == "auto" and sum(p.numel() for p in params) <= _FEW)
         self._rules, self._rest = ([], self._params) if by_rows else _split(params, graph)
         self._streams = chunk is None and bool(self._rules) and _is_large(self._rules, self._rest)
@@ -71,7 +75,7 @@ class Pullback:
         self._differentiate()
         wanted = self._wanted_scales()
         if wanted is not None:
-            self._scales = wanted
+            self._scales, self._source = wanted, source.scaled(wanted)
             self._differentiate()
             inverse = (1.0 / wanted).to(self.gramian.device)
             self.gramian *= inverse * inverse[:, None]
@@ -87,7 +91,7 @@ class Pullback:
             return
         self._streams = False
         inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in self._rules), *self._rest]
-        found = gradient_rows(self._losses, inputs, self._graph.operations, self._scales, self._chunk)
+        found = gradient_rows(self._source, inputs, self._graph.operations, self._chunk)
         for layer, rows in zip(self._rules, found, strict=False):
             if rows is not None:
                 self._layers.append((layer, rows))
@@ -106,7 +110,7 @@ class Pullback:
         sinks = self._graph.sinks([layer.node for layer in self._rules])
         last = [layer for layer in self._rules if layer.node in sinks]
         inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in last), *self._rest]
-        found = streamed_rows(self._losses, inputs, consumers, self._graph.operations, sinks, self._scales)
+        found = streamed_rows(self._source, inputs, consumers, self._graph.operations, sinks)
         if found is None:
             self.gramian.zero_()
             return False

@@ -10,6 +10,7 @@ from torch import Tensor
 from paretograd.autograd.engine import Engine, Pullback
 from paretograd.autograd.graph import Graph, roots_of
 from paretograd.autograd.inputs import check_losses, check_params
+from paretograd.autograd.source import at_losses
 from paretograd.errors import ParameterError
 from paretograd.geometry import gramian as of_jacobian
 
@@ -48,4 +49,4 @@ def gramian(
     graph = Graph(roots_of(losses))
     chosen = check_params(params, graph)
     with torch.no_grad(), torch.autocast(losses[0].device.type, enabled=False):
-        return Pullback(losses, chosen, graph, engine=engine, chunk=chunk).gramian
+        return Pullback(losses, chosen, graph, at_losses(losses), engine=engine, chunk=chunk).gramian

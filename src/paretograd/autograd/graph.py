@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 _LEAF = "torch::autograd::AccumulateGrad"
 
@@ -65,6 +65,7 @@ class Graph:
                     masks[child] |= masks[node]
                     self._users[child].append((node, position))
         self.operations = frozenset(names)
+        self._masks, self._roots = masks, [node for node, _ in roots]
 
     def use(self, leaf: Tensor) -> Use | None:
         """The one operation that uses a parameter; None if there are several, or if it is used in another way."""
@@ -79,6 +80,30 @@ class Graph:
                 return Use(user, position, transposed)
             transposed ^= name == "TBackward0"
             node = user
+
+    def borders(self) -> dict[Node, tuple[int, list[tuple[int, GradientEdge]]]] | None:
+        """Operations that one loss alone reaches, above some that several reach: where the losses' own parts end.
+
+        Returns:
+            for each of them the number of its loss and, by position, the outputs of the others that it uses; None
+            where the losses have no such parts, or share more than operations.
+        """
+        found: dict[Node, tuple[int, list[tuple[int, GradientEdge]]]] = {}
+        if any(self._masks[root].bit_count() != 1 for root in self._roots):
+            return None
+        for node in self._order:
+            if self._masks[node].bit_count() != 1:
+                continue
+            below = [
+                (position, GradientEdge(child, number))
+                for position, (child, number) in enumerate(node.next_functions)
+                if child is not None and self._masks[child].bit_count() > 1
+            ]
+            if any(edge.node.name() == _LEAF for _, edge in below):
+                return None
+            if below:
+                found[node] = (self._masks[node].bit_length() - 1, below)
+        return found or None
 
     def sinks(self, nodes: Sequence[Node]) -> set[Node]:
         """Those of the nodes from which none of the others is reached."""

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-Losses = Sequence[Tensor] | Tensor
+from paretograd.autograd.source import Losses, Source
+
 Inputs = Sequence[Tensor | GradientEdge]
 
 #: The nesting level of the only vmap that a batched backward pass runs under.
@@ -23,52 +24,49 @@ _UNBATCHABLE: set[frozenset[str]] = set()
 
 
 def gradient_rows(
-    losses: Losses, inputs: Inputs, operations: frozenset[str], scales: Tensor, chunk: int | None = None
+    source: Source, inputs: Inputs, operations: frozenset[str], chunk: int | None = None
 ) -> list[Tensor | None]:
-    """The gradient of every scaled loss by every input: one tensor ``(m, *input)`` each, None if unreached.
+    """The gradient of every loss by every input: one tensor ``(m, *input)`` each, None if unreached.
 
     Args:
-        losses: m scalars, or a vector of them.
+        source: where to start.
         inputs: parameters, or outputs of operations.
         operations: names of the operations in the graph, by which it is known again.
-        scales: a factor for each loss, float64 on the CPU.
         chunk: how many losses at a time; None for all, 1 for one after the other.
     """
-    m = len(losses)
+    m = len(source.seeds[0])
     if not inputs:
         return []
     if m > 1 and chunk != 1 and operations not in _UNBATCHABLE:
         try:
-            return _batched(losses, inputs, chunk or m, scales)
+            return _batched(source, inputs, chunk or m)
         except RuntimeError:  # no batching rule for some operation, or no memory for it
-            found = _one_by_one(losses, inputs, scales)
+            found = _one_by_one(source, inputs)
             _UNBATCHABLE.add(operations)  # as it can be done in this way, it was the batching
             return found
-    return _one_by_one(losses, inputs, scales)
+    return _one_by_one(source, inputs)
 
 
 def streamed_rows(
-    losses: Losses,
+    source: Source,
     inputs: Inputs,
     consumers: Mapping[Node, Callable[[Tensor], None]],
     operations: frozenset[str],
     exclude: Container[Node],
-    scales: Tensor,
 ) -> list[Tensor | None] | None:
     """As `gradient_rows`, with the gradients of some outputs handed to consumers on the way, and not kept.
 
     Args:
-        losses: m scalars, or a vector of them.
+        source: where to start.
         inputs: what to return the gradients of.
         consumers: for an operation, what takes the gradients ``(m, *output)`` of its output.
         operations: names of the operations in the graph.
         exclude: operations that the pass ends at, whose outputs are among the inputs.
-        scales: a factor for each loss.
 
     Returns:
         the gradients of the inputs, or None where the pass cannot be batched.
     """
-    m = len(losses)
+    m = len(source.seeds[0])
     if m == 1 or operations in _UNBATCHABLE:
         return None
 
@@ -81,7 +79,7 @@ def streamed_rows(
 
     handles = [node.register_prehook(hand_over(use)) for node, use in consumers.items() if node not in exclude]
     try:
-        return _batched(losses, inputs, m, scales)
+        return _batched(source, inputs, m)
     except RuntimeError:
         return None
     finally:
@@ -102,7 +100,7 @@ def not_finite(losses: Losses, inputs: Inputs) -> list[int]:
     """
     bad = []
     for k in range(len(losses)):
-        grads = _of_one(losses, k, 1.0, inputs)
+        grads = _of_one(losses, k, inputs)
         if not all(grad is None or bool(torch.isfinite(_dense(grad)).all()) for grad in grads):
             bad.append(k)
     return bad
@@ -127,14 +125,18 @@ def _nothing(grads: tuple[Tensor, ...]) -> tuple[None, ...]:
     return (None,) * len(grads)
 
 
-def _batched(losses: Losses, inputs: Inputs, chunk: int, scales: Tensor) -> list[Tensor | None]:
-    m = len(losses)
+def _batched(source: Source, inputs: Inputs, chunk: int) -> list[Tensor | None]:
     parts = []
-    for start in range(0, m, chunk):
-        outputs, seeds = _seeded(losses, torch.diag(scales)[start : start + chunk])
+    for start in range(0, len(source.seeds[0]), chunk):
+        seeds = [seed[start : start + chunk] for seed in source.seeds]
         parts.append(
             torch.autograd.grad(
-                outputs, _either(inputs), seeds, retain_graph=True, is_grads_batched=True, allow_unused=True
+                _either(source.outputs),
+                _either(inputs),
+                seeds,
+                retain_graph=True,
+                is_grads_batched=True,
+                allow_unused=True,
             )
         )
     return list(parts[0]) if len(parts) == 1 else [_joined(rows) for rows in zip(*parts, strict=True)]
@@ -153,11 +155,21 @@ def _joined(rows: Sequence[Tensor | None]) -> Tensor | None:
     return torch.cat(present) if present else None
 
 
-def _one_by_one(losses: Losses, inputs: Inputs, scales: Tensor) -> list[Tensor | None]:
-    m = len(losses)
+def _one_by_one(source: Source, inputs: Inputs) -> list[Tensor | None]:
+    m = len(source.seeds[0])
     rows: dict[int, Tensor] = {}
     for k in range(m):
-        grads = _of_one(losses, k, float(scales[k]), inputs)
+        # An output that this loss does not depend on is left out, and with it all that lies below it alone.
+        used = [i for i, seed in enumerate(source.seeds) if bool(seed[k].any())]
+        if not used:
+            continue
+        grads: Sequence[Tensor | None] = torch.autograd.grad(
+            _either([source.outputs[i] for i in used]),
+            _either(inputs),
+            [source.seeds[i][k] for i in used],
+            retain_graph=True,
+            allow_unused=True,
+        )
         for i, grad in enumerate(grads):
             if grad is None:
                 continue
@@ -168,13 +180,13 @@ def _one_by_one(losses: Losses, inputs: Inputs, scales: Tensor) -> list[Tensor |
     return [rows.get(i) for i in range(len(inputs))]
 
 
-def _of_one(losses: Losses, k: int, scale: float, inputs: Inputs) -> Sequence[Tensor | None]:
-    """The gradient of one scaled loss."""
+def _of_one(losses: Losses, k: int, inputs: Inputs) -> Sequence[Tensor | None]:
+    """The gradient of one loss."""
     if isinstance(losses, Tensor):
         output, seed = losses, torch.zeros_like(losses)
-        seed[k] = scale
+        seed[k] = 1.0
     else:
-        output, seed = losses[k], torch.full_like(losses[k], scale)
+        output, seed = losses[k], torch.ones_like(losses[k])
     return torch.autograd.grad(output, _either(inputs), seed, retain_graph=True, allow_unused=True)
 
 
