@@ -149,11 +149,15 @@ def _check_chosen(
 
 
 def _check_finite(found: Sequence[tuple[Tensor, Tensor]], losses: Sequence[Tensor] | Tensor) -> None:
-    for _, grad in found:
-        values = grad.coalesce().values() if grad.is_sparse else grad
-        if not bool(torch.isfinite(values).all()):
-            bad = not_finite(losses, [param for param, _ in found])
-            raise NonFiniteGradientError(bad or list(range(len(losses))))
+    if not found:
+        return
+    # Sums of finite numbers may overflow, so that they only raise a suspicion; but they take one wait for all.
+    sums = [torch.real(torch.sum(grad)) for _, grad in found]
+    if bool(torch.isfinite(torch.stack([total.to(sums[0]) for total in sums])).all()):
+        return
+    bad = not_finite(losses, [param for param, _ in found])
+    if bad:
+        raise NonFiniteGradientError(bad)
 
 
 def _accumulate(found: Sequence[tuple[Tensor, Tensor]]) -> None:

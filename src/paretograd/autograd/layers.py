@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
+from torch.nn.functional import unfold
 
 from paretograd.autograd.graph import Use
 from paretograd.autograd.products import accumulator, outer_gramian, row_gramian
@@ -124,7 +125,9 @@ class Lookup(Layer):
 
 
 class Convolution(Layer):
-    """Convolution of any kind: weight gradients by torch's own kernel, one objective at a time."""
+    """Convolution: an affine map of its patches in the plain two-dimensional case; else by torch's own kernel for the
+    gradient of the weight, one objective at a time.
+    """
 
     def __init__(self, node: Any, weight: Tensor | None, bias: Tensor | None) -> None:
         super().__init__(node, [p for p in (weight, bias) if p is not None], _size(node))
@@ -148,6 +151,15 @@ class Convolution(Layer):
         return [part for part, wanted in zip(found, self.mask, strict=True) if wanted]
 
     def gramian(self, grads: Tensor) -> Tensor:
+        inputs, weight = self.arguments
+        stride, padding, dilation, transposed, _, groups = self.geometry
+        if inputs.ndim == 4 and groups == 1 and not transposed:
+            patches = None
+            if self.mask[1]:
+                columns = unfold(inputs, weight.shape[2:], dilation, padding, stride)
+                patches = columns.transpose(1, 2).reshape(-1, columns.shape[1])
+            outputs = grads.flatten(3).transpose(2, 3).reshape(len(grads), -1, grads.shape[2])
+            return outer_gramian(outputs, patches, self.mask[2])
         rows = [torch.cat([part.reshape(-1) for part in self.gradients(grad)]) for grad in grads]
         return row_gramian(torch.stack(rows))
 

@@ -115,7 +115,7 @@ def release(losses: Losses, params: Sequence[Tensor]) -> None:
     nodes = {get_gradient_edge(loss).node for loss in items}
     handles = [node.register_prehook(_nothing) for node in nodes]
     try:
-        torch.autograd.grad(items, list(params), [torch.zeros_like(loss) for loss in items], allow_unused=True)
+        torch.autograd.grad(items, list(params), items, allow_unused=True)  # any gradients do: they are dropped at once
     finally:
         for handle in handles:
             handle.remove()
