@@ -241,3 +241,21 @@ def test_gradients_with_a_graph_of_their_own_do_not_grow_it() -> None:
     pg.backward(losses, pg.MGDA())
     assert torch.allclose(w.grad, before + expected.grads[id(w)])
     w.grad = None  # the cycle of a parameter and a gradient with a graph
+
+
+def test_a_scaler_sees_what_is_not_finite_and_skips_the_step() -> None:
+    """With nonfinite="propagate" a loss scale that is too large is lowered, as in a loop with plain torch."""
+    torch.manual_seed(0)
+    net, x = nn.Linear(8, 4), torch.randn(6, 8)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    before = [param.detach().clone() for param in net.parameters()]
+    losses = [scaler.scale(1e3 * loss) for loss in net(x).square().mean(dim=0)]
+    step = pg.backward(losses, pg.UPGrad(), nonfinite="propagate")
+    assert bool(step.weights.isnan().all())
+    scaler.step(optimizer)
+    scaler.update()
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+    assert scaler.get_scale() == 2.0**126
+    with pytest.raises(pg.ParameterError, match="'raise' or 'propagate'"):
+        pg.backward(losses, pg.UPGrad(), nonfinite="ignore")  # type: ignore[arg-type]

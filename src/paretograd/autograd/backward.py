@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ def backward(
     retain_graph: bool = False,
     engine: Engine = "auto",
     chunk: int | None = None,
+    nonfinite: Literal["raise", "propagate"] = "raise",
 ) -> Step:
     """Add the aggregated direction to the ``.grad`` of every parameter, as ``losses.sum().backward()`` would its own.
 
@@ -46,6 +47,8 @@ def backward(
         engine: ``jacobian`` holds the rows of the Jacobian; ``gramian`` the gradients of the outputs of layers, or
             nothing at all where these are many; ``auto`` takes what suits the number of parameters.
         chunk: how many losses to differentiate at a time, to save memory; None for all.
+        nonfinite: what to do about a gradient that holds NaN or infinity: raise an error that names its objective and
+            leave every ``.grad`` as it is, or pass it on to ``.grad``, for a ``GradScaler`` to see it and skip the step.
 
     Returns:
         the weights and the Gramian, with the certificate of the step and a flat dict of metrics on demand.
@@ -61,8 +64,15 @@ def backward(
     graph = Graph(roots_of(checked))
     groups = check_groups(params, graph)
     _check_chosen(groups, shared, specific)
+    if nonfinite not in ("raise", "propagate"):
+        raise ParameterError(f"nonfinite={nonfinite!r}: use 'raise' or 'propagate'")
     with torch.no_grad(), torch.autocast(checked[0].device.type, enabled=False):
-        found, steps = _directions(checked, aggregator, groups, graph, shared, specific, engine, chunk)
+        try:
+            found, steps = _directions(checked, aggregator, groups, graph, shared, specific, engine, chunk)
+        except NonFiniteGradientError:
+            if nonfinite == "raise":
+                raise
+            found, steps = _plain_sum(checked, aggregator, groups)
         _accumulate(found)  # only now, when nothing can go wrong any more
         if not retain_graph:
             release(checked, graph.leaves)
@@ -104,6 +114,16 @@ def _directions(
         steps.append(Step(weights, pullback.gramian, aggregator, eps=pullback.eps))
         found += pullback.combine(weights)
     return found, steps
+
+
+def _plain_sum(
+    losses: Sequence[Tensor] | Tensor, aggregator: Aggregator, groups: Sequence[Sequence[Tensor]]
+) -> tuple[list[tuple[Tensor, Tensor]], list[Step]]:
+    """The gradients of the sum, which hold what is not finite, and a step that has no weights."""
+    m, chosen = len(losses), [param for group in groups for param in group]
+    found = present(chosen, weighted_gradients(losses, chosen, torch.ones(m, dtype=torch.float64)))
+    unknown = torch.full((m, m), torch.nan, dtype=torch.float64)
+    return found, [Step(unknown[0], unknown, aggregator) for _ in groups]
 
 
 def _sort(
