@@ -259,3 +259,17 @@ def test_a_scaler_sees_what_is_not_finite_and_skips_the_step() -> None:
     assert scaler.get_scale() == 2.0**126
     with pytest.raises(pg.ParameterError, match="'raise' or 'propagate'"):
         pg.backward(losses, pg.UPGrad(), nonfinite="ignore")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("engine", ["gramian", "jacobian"])
+def test_float16_overflow_is_seen(engine: str) -> None:
+    """Gradients that overflow in float16 are not finite, however much smaller the losses could be made."""
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(8, 80), nn.Tanh(), nn.Linear(80, 80)), torch.randn(6, 8)
+    with torch.autocast("cpu", dtype=torch.float16):
+        losses = [1e6 * loss.float() for loss in net(x).square().mean(dim=0)[:3]]
+    with pytest.raises(pg.NonFiniteGradientError):
+        pg.backward(losses, pg.UPGrad(), engine=engine, retain_graph=True)
+    assert all(param.grad is None for param in net.parameters())
+    pg.backward(losses, pg.UPGrad(), engine=engine, nonfinite="propagate")
+    assert not all(bool(param.grad.isfinite().all()) for param in net.parameters())

@@ -48,7 +48,7 @@ def backward(
             nothing at all where these are many; ``auto`` takes what suits the number of parameters.
         chunk: how many losses to differentiate at a time, to save memory; None for all.
         nonfinite: what to do about a gradient that holds NaN or infinity: raise an error that names its objective and
-            leave every ``.grad`` as it is, or pass it on to ``.grad``, for a ``GradScaler`` to see it and skip the step.
+            leave every ``.grad`` as it is; or pass it on to ``.grad``, where a ``GradScaler`` sees it and skips.
 
     Returns:
         the weights and the Gramian, with the certificate of the step and a flat dict of metrics on demand.

@@ -73,14 +73,10 @@ class Pullback:
         self.eps = max((torch.finfo(accumulator(p.dtype)).eps for p in params), default=2e-16)
         self._scales = torch.ones(len(losses), dtype=torch.float64)
         self._differentiate()
+        self._check_finite()
         wanted = self._wanted_scales()
         if wanted is not None:
-            self._scales, self._source = wanted, source.scaled(wanted)
-            self._differentiate()
-            inverse = (1.0 / wanted).to(self.gramian.device)
-            self.gramian *= inverse * inverse[:, None]
-        if not bool(torch.isfinite(self.gramian).all()):
-            self._raise_not_finite()
+            self._rescale(wanted)
 
     def _differentiate(self) -> None:
         m = len(self._losses)
@@ -131,10 +127,25 @@ class Pullback:
             return None
         return torch.where(large, 2.0**-60, torch.where(small, 2.0**50, 1.0)).double()
 
-    def _raise_not_finite(self) -> None:
-        inputs: list[Tensor | GradientEdge] = list(self._params)
-        bad = not_finite(self._losses, inputs)
-        raise NonFiniteGradientError(bad or list(range(len(self._losses))))
+    def _check_finite(self) -> None:
+        """Raise where a gradient is not finite; where only squares of finite ones overflow, go on."""
+        if not bool(torch.isfinite(self.gramian).all()):
+            inputs: list[Tensor | GradientEdge] = list(self._params)
+            bad = not_finite(self._losses, inputs)
+            if bad or self.eps < 1e-15:
+                raise NonFiniteGradientError(bad or list(range(len(self._losses))))
+
+    def _rescale(self, scales: Tensor) -> None:
+        """Differentiate again, with the losses times factors that are taken out of the Gramian afterwards."""
+        source = self._source
+        self._scales, self._source = scales, source.scaled(scales)
+        self._differentiate()
+        if bool(torch.isfinite(self.gramian).all()):
+            inverse = (1.0 / scales).to(self.gramian.device)
+            self.gramian *= inverse * inverse[:, None]
+        else:  # half precision on the way, which has no room for the factors
+            self._scales, self._source = torch.ones_like(scales), source
+            self._differentiate()
 
     def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Each parameter with its gradient of ``sum_k w_k f_k``."""

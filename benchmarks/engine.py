@@ -1,0 +1,574 @@
+"""Losses to ``.grad``: time, memory and accuracy of whole steps with UPGrad, here and in TorchJD, in one run.
+
+    python benchmarks/engine.py --device cpu     # about seven minutes
+    python benchmarks/engine.py --device cuda    # larger models, and a Jacobian of ten rows of 1e8 numbers
+    python benchmarks/engine.py --render         # rewrites docs/engine-benchmark.md from the results that are there
+
+Time: forward and backward pass, all methods in turn, in an order that is drawn anew each time. Memory: the peak
+during a step above what was held before it, without gradients; on the CPU each method has a process of its own, and
+the kernel's record of its resident memory is read, which Linux alone keeps. Accuracy: the direction of the shared
+parameters against the naive loop's in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from engine_models import MODELS, TASKS, Problem, checks
+from torch import Tensor
+
+import paretograd as pg
+
+try:
+    from torchjd.aggregation import UPGrad as TorchJDUPGrad
+    from torchjd.aggregation import UPGradWeighting
+    from torchjd.autogram import Engine
+    from torchjd.autojac import jac_to_grad, mtl_backward
+
+    MISSING = None
+except ImportError as error:
+    MISSING = str(error)
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "engine-benchmark.md"
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
+PLAIN, NAIVE, OURS, PEER = "plain sum", "naive loop", "paretograd, gramian", "TorchJD"
+COMBINE = "combine"  # the name, beside the models', of the benchmark of a given Jacobian
+
+#: Of TorchJD's least, in time and in memory; of the time that reading the Jacobian twice takes.
+TARGETS = {"cpu": (1 / 3, 1 / 3), "cuda": (0.6, 0.4)}
+COMBINE_TARGET = 1.25
+
+#: Settings of glibc's allocator under which freed blocks go back to the system at once, and none are reused unseen.
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+
+#: Processes whose median counts where the allocator is left to itself, since its answers vary by a third.
+PROCESSES = 5
+
+Step = Callable[[], object]
+
+
+# Methods: each makes a step from a problem of its own.
+
+
+def plain(problem: Problem) -> Step:
+    return lambda: torch.stack(problem.losses()[0]).sum().backward()
+
+
+def naive(problem: Problem) -> Step:
+    """One backward pass for each loss, and the Jacobian as one matrix."""
+
+    def step() -> None:
+        losses, _ = problem.losses()
+        shared, rows = problem.shared, []
+        for k, (loss, head) in enumerate(zip(losses, problem.heads, strict=True)):
+            own = list(head.parameters())
+            grads = torch.autograd.grad(loss, shared + own, retain_graph=k < len(losses) - 1)
+            rows.append(torch.cat([grad.reshape(-1) for grad in grads[: len(shared)]]))
+            for param, grad in zip(own, grads[len(shared) :], strict=True):
+                param.grad = grad
+        J = torch.stack(rows)
+        del rows, grads
+        direction = pg.UPGrad().weights(J @ J.T) @ J
+        for param, grad in zip(shared, direction.split([param.numel() for param in shared]), strict=True):
+            param.grad = grad.reshape(param.shape)
+
+    return step
+
+
+def ours(engine: str) -> Callable[[Problem], Step]:
+    return lambda problem: lambda: pg.backward(problem.losses()[0], pg.UPGrad(), engine=engine)
+
+
+def autojac(chunk: int | None, by_blocks: bool) -> Callable[[Problem], Step]:
+    def make(problem: Problem) -> Step:
+        rule = TorchJDUPGrad()
+
+        def step() -> None:
+            losses, features = problem.losses()
+            mtl_backward(losses, features=features, parallel_chunk_size=chunk)
+            jac_to_grad(problem.shared, rule, optimize_gramian_computation=by_blocks)
+
+        return step
+
+    return make
+
+
+def autogram(problem: Problem) -> Step:
+    """TorchJD's Gramian engine; losses are means over the batch, so that there is no batch dimension to use."""
+    engine, rule = Engine(problem.trunk, batch_dim=None), UPGradWeighting()
+
+    def step() -> None:
+        losses = torch.stack(problem.losses()[0])
+        losses.sum().backward(inputs=list(problem.heads.parameters()), retain_graph=True)
+        losses.backward(rule(engine.compute_gramian(losses)), inputs=problem.shared)
+
+    return step
+
+
+def methods(with_torchjd: bool) -> dict[str, Callable[[Problem], Step]]:
+    found = {PLAIN: plain, NAIVE: naive}
+    if with_torchjd:
+        found |= {
+            f"{PEER} mtl_backward": autojac(None, by_blocks=False),
+            f"{PEER} mtl_backward, Gramian by blocks": autojac(None, by_blocks=True),
+            f"{PEER} mtl_backward, sequential": autojac(1, by_blocks=False),
+            f"{PEER} mtl_backward, sequential, by blocks": autojac(1, by_blocks=True),
+            f"{PEER} autogram": autogram,
+        }
+    return found | {OURS: ours("gramian"), "paretograd, jacobian": ours("jacobian")}
+
+
+# Measurements.
+
+
+def synchronize(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def attempt(label: str, call: Callable[[], Any], failed: dict[str, str]) -> Any:
+    """What the call returns; None if it fails, which is a result as well."""
+    if label in failed:
+        return None
+    try:
+        return call()
+    except Exception as error:  # noqa: BLE001
+        text = str(error).strip().splitlines() or [""]
+        failed[label] = f"{type(error).__name__}: {text[0]}"
+        print(f"\n{label} failed: {failed[label]}", file=sys.stderr)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()  # the next method may need what this one could not get
+    return None
+
+
+def race(
+    steps: dict[str, Step], before: Callable[[str], None], device: str, repeats: int, failed: dict[str, str]
+) -> dict[str, list[float]]:
+    """Milliseconds of every step, in turn, in a new order each time; the garbage is collected between the steps."""
+    times: dict[str, list[float]] = {label: [] for label in steps}
+    order, generator = list(steps), random.Random(0)
+
+    def timed(label: str) -> float:
+        before(label)
+        synchronize(device)
+        started = perf_counter()
+        steps[label]()
+        synchronize(device)
+        return 1e3 * (perf_counter() - started)
+
+    gc.disable()
+    for done in range(repeats):
+        print(f"\rround {done + 1} of {repeats} ", end="", file=sys.stderr, flush=True)
+        generator.shuffle(order)
+        for label in order:
+            gc.collect()
+            if (milliseconds := attempt(label, lambda label=label: timed(label), failed)) is not None:
+                times[label].append(milliseconds)
+    gc.enable()
+    print(file=sys.stderr)
+    return times
+
+
+def cuda_memory(step: Step) -> float:
+    """MiB above what was allocated before."""
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - held) / 2**20
+
+
+def resident_memory(problem: Problem, step: Step) -> float:
+    """MiB of resident memory above what was held before the step, which is the process's second."""
+    step()
+    problem.clear()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    held = _status("VmRSS")
+    step()
+    return (_status("VmHWM") - held) / 1024
+
+
+def _status(key: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(key)).split()[1])
+
+
+def cpu_memory(model: str, label: str, settings: dict[str, str]) -> float:
+    """`resident_memory` in a process of its own, with these settings of glibc's allocator."""
+    if not Path("/proc/self/clear_refs").exists():
+        raise OSError("peak memory on the CPU is read from /proc, which Linux alone has")
+    command = [sys.executable, __file__, "--memory-of", model, label, "--threads", str(torch.get_num_threads())]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | settings, check=False)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["no output"])[-1])
+    return float(done.stdout)
+
+
+def relative(answer: Tensor, exact: Tensor) -> float:
+    return float((answer.double() - exact.double()).norm() / exact.double().norm())
+
+
+def exact_direction(problem: Problem) -> Tensor:
+    own = problem.double()
+    naive(own)()
+    return own.direction()
+
+
+def rows(times: dict[str, list[float]], memory: dict[str, Any], errors: dict[str, Any], failed: dict[str, str]) -> Any:
+    """One record for each method; whatever a failed one lacks is None."""
+    return [
+        {
+            "method": label,
+            "median_ms": statistics.median(found) if found and label not in failed else None,
+            "best_ms": min(found) if found and label not in failed else None,
+            "extra_mib": memory.get(label),
+            "error": errors.get(label),
+            "failure": failed.get(label),
+        }
+        for label, found in times.items()
+    ]
+
+
+def measure(device: str, model: str, chosen: dict[str, Callable[[Problem], Step]], repeats: int) -> dict[str, Any]:
+    """All methods on one model."""
+    description, build = MODELS[device][model]
+    original = build()
+    exact = exact_direction(original)
+    failed: dict[str, str] = {}
+    problems = {label: original.copy() for label in chosen}
+    steps = {label: attempt(label, lambda m=m, label=label: m(problems[label]), failed) for label, m in chosen.items()}
+    steps = {label: step or (lambda: None) for label, step in steps.items()}
+    errors: dict[str, float | None] = {}
+    for label in (label for _ in range(2) for label in steps):  # the second round warms up what the first compiled
+        problems[label].clear()
+        attempt(label, steps[label], failed)
+        if label not in failed and label != PLAIN:
+            errors[label] = relative(problems[label].direction(), exact)
+        problems[label].clear()
+    memory: dict[str, float | None] = {}
+    untuned: dict[str, float | None] = {}
+    unread = dict(failed)  # memory that cannot be read is no failure of the method
+    for label, step in steps.items():
+        if device == "cuda":
+            memory[label] = attempt(label, lambda step=step: cuda_memory(step), unread)
+            problems[label].clear()
+        else:
+            memory[label] = attempt(label, lambda label=label: cpu_memory(model, label, GIVE_BACK), unread)
+            found = [attempt(label, lambda x=label: cpu_memory(model, x, {}), unread) for _ in range(PROCESSES)]
+            untuned[label] = None if None in found else statistics.median(found)
+    times = race(steps, lambda label: problems[label].clear(), device, repeats, failed)
+    parameters = sum(param.numel() for param in original.shared)
+    records = rows(times, memory, errors, failed)
+    for record in records if untuned else ():
+        record["untuned_mib"] = untuned[record["method"]]
+    return {"name": description, "shared": parameters, "methods": records}
+
+
+def combining(device: str, with_torchjd: bool, repeats: int, n: int = 10**8) -> dict[str, Any]:
+    """A given Jacobian to its direction."""
+    generator = torch.Generator(device).manual_seed(0)
+    J = torch.randn(TASKS, n, device=device, generator=generator)
+    for k in range(TASKS):
+        J[k] += 0.5 * (-1) ** k  # two camps at cosine -0.2
+    parts = range(0, n, 10**7)
+    G = sum(J[:, start : start + 10**7].double() @ J[:, start : start + 10**7].double().T for start in parts)
+    exact_weights = pg.UPGrad().weights(G)
+    exact = torch.cat([exact_weights @ J[:, start : start + 10**7].double() for start in parts])
+    given = torch.full((TASKS,), 1 / TASKS, device=device)
+    found: dict[str, Tensor] = {}
+
+    def kept(label: str, rule: Callable[[Tensor], Tensor]) -> Step:
+        def step() -> None:
+            found[label] = rule(J)
+
+        return step
+
+    reading = "two passes of J.sum()"
+    steps: dict[str, Step] = {reading: lambda: (J.sum(), J.sum())}
+    steps["J @ J.T, then w @ J for a given w"] = lambda: (J @ J.T, given @ J)
+    if with_torchjd:
+        steps[f"{PEER} UPGrad()(J)"] = kept(f"{PEER} UPGrad()(J)", TorchJDUPGrad())
+    steps["paretograd UPGrad()(J)"] = kept("paretograd UPGrad()(J)", pg.UPGrad())
+    failed: dict[str, str] = {}
+    memory, errors = {}, {}
+    for label, step in steps.items():
+        attempt(label, step, failed)
+        if label in found:
+            errors[label] = relative(found.pop(label), exact)
+        if device == "cuda":
+            memory[label] = attempt(label, lambda step=step: cuda_memory(step), failed)
+        found.clear()
+    times = race(steps, lambda label: found.clear(), device, repeats, failed)
+    shown = f"Combining a given Jacobian, {TASKS} rows of {n:.0e} float32 numbers"
+    return {"name": shown, "reading": reading, "methods": rows(times, memory, errors, failed)}
+
+
+def correctness(device: str) -> list[dict[str, Any]]:
+    """Every engine against the naive loop in the same precision, and that against float64 for comparison."""
+    results = []
+    for name, original in checks(device).items():
+        record: dict[str, Any] = {"name": name}
+        failed: dict[str, str] = {}
+        wanted, taken = _checked_step(original.copy(), naive)
+        record["naive against float64"] = relative(wanted, exact_direction(original))
+        record["naive, step taken"] = taken
+        for engine in ("auto", "gramian", "jacobian"):
+            answer = attempt(f"{name}, {engine}", lambda p=original, e=engine: _checked_step(p.copy(), ours(e)), failed)
+            record[engine] = None if answer is None else relative(answer[0], wanted)
+            record[f"{engine}, step taken"] = None if answer is None else answer[1]
+        record["failures"] = failed
+        results.append(record)
+    return results
+
+
+def _checked_step(problem: Problem, make: Callable[[Problem], Step]) -> tuple[Tensor, bool]:
+    """The direction, unscaled where a scaler is in use, and whether the scaler let the optimizer step."""
+    make(problem)()
+    if problem.scaler is None:
+        return problem.direction(), True
+    optimizer = torch.optim.SGD([*problem.shared, *problem.heads.parameters()], lr=1e-3)
+    scaler = torch.amp.GradScaler(problem.inputs.device.type)
+    scaler.load_state_dict(problem.scaler.state_dict())
+    scaler.scale(torch.zeros((), device=problem.inputs.device))  # it makes its tensors when it is first used
+    before = scaler.get_scale()
+    scaler.unscale_(optimizer)
+    direction = problem.direction()
+    scaler.step(optimizer)
+    scaler.update()
+    return direction, scaler.get_scale() >= before
+
+
+# Report.
+
+
+def cells(record: dict[str, Any], reference: float | None) -> list[str]:
+    def shown(value: float | None, form: Callable[[float], str]) -> str:
+        return "-" if value is None else form(value)
+
+    def milliseconds(value: float) -> str:
+        return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
+
+    def mebibytes(value: float) -> str:
+        return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}"
+
+    ratio = None if reference is None or record["median_ms"] is None else record["median_ms"] / reference
+    return [
+        record["method"],
+        *(shown(record[key], milliseconds) for key in ("median_ms", "best_ms")),
+        shown(ratio, lambda value: f"{value:.2f}"),
+        *(shown(record[key], mebibytes) for key in ("extra_mib", "untuned_mib") if key in record),
+        shown(record["error"], lambda value: f"{value:.0e}"),
+    ]
+
+
+def tables(results: dict[str, Any]) -> Iterable[tuple[str, list[list[str]]]]:
+    """Title and rows, headings first, of each table."""
+    for section in (*results["models"], *([results["combining"]] if results.get("combining") else [])):
+        reference_name = section.get("reading", PLAIN)
+        title = section["name"]
+        if "shared" in section:
+            title += f"; {section['shared'] / 1e6:.1f} million shared parameters"
+        reference = _value(section, lambda name, wanted=reference_name: name == wanted, "median_ms")
+        headings = ["method", "median, ms", "best, ms", f"times {reference_name}", "extra memory, MiB"]
+        headings += ["glibc's defaults, MiB", "error"] if "untuned_mib" in section["methods"][0] else ["error"]
+        yield title, [headings, *(cells(record, reference) for record in section["methods"])]
+
+
+def _value(section: dict[str, Any], match: Callable[[str], bool], key: str) -> float | None:
+    """The least among the methods whose name matches."""
+    found = [r[key] for r in section["methods"] if match(r["method"]) and r[key] is not None]
+    return min(found, default=None)
+
+
+def verdicts(results: dict[str, Any]) -> list[tuple[str, bool, str]]:
+    """What each target asks, whether it is met, and the numbers."""
+    found = []
+    for section in results["models"]:
+        time, memory = TARGETS[results["device"]]
+        asks = [("median_ms", time, "time", "ms"), ("extra_mib", memory, "memory", "MiB")]
+        if "untuned_mib" in section["methods"][0]:
+            asks.append(("untuned_mib", memory, "memory under glibc's defaults", "MiB"))
+        for key, factor, what, unit in asks:
+            mine = _value(section, lambda name: name == OURS, key)
+            theirs = _value(section, lambda name: name.startswith(PEER), key)
+            if mine is not None and theirs:
+                asked = f"{section['name']}: {what} at most {factor:.2g} of TorchJD's least"
+                shown = f"{mine:.3g} {unit} against {theirs:.3g}: {mine / theirs:.2f}"
+                found.append((asked, mine <= factor * theirs, shown))
+    if section := results.get("combining"):
+        mine = _value(section, lambda name: name.startswith("paretograd"), "median_ms")
+        reading = _value(section, lambda name: name == section["reading"], "median_ms")
+        if mine is not None and reading:
+            shown = f"{mine:.3g} ms against {reading:.3g}: {mine / reading:.2f}"
+            asked = f"combining: at most {COMBINE_TARGET} of reading the Jacobian twice"
+            found.append((asked, mine <= COMBINE_TARGET * reading, shown))
+    return found
+
+
+def check_lines(results: dict[str, Any]) -> list[list[str]]:
+    found = [["model", "auto", "gramian", "jacobian", "naive loop against float64"]]
+    for record in results.get("correctness", []):
+        line = [record["name"]]
+        for key, flag in (*((e, e) for e in ("auto", "gramian", "jacobian")), ("naive against float64", "naive")):
+            skipped = "" if record[f"{flag}, step taken"] is not False else " (step skipped)"
+            line.append("-" if record[key] is None else f"{record[key]:.0e}{skipped}")
+        found.append(line)
+    return found
+
+
+def console(results: dict[str, Any]) -> str:
+    lines = [results["machine"], f"load average {results['load'][0]:.1f} to {results['load'][1]:.1f}"]
+    parts = list(tables(results))
+    if results.get("correctness"):
+        parts.insert(0, ("Correctness: direction against the naive loop's", check_lines(results)))
+    for title, table in parts:
+        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+        lines += ["", title]
+        lines += [
+            "  ".join(x.ljust(w) if i == 0 else x.rjust(w) for i, (x, w) in enumerate(zip(row, widths, strict=True)))
+            for row in table
+        ]
+    lines += ["", "Targets"]
+    lines += [f"  {'met  ' if met else 'short'}  {asked} ({shown})" for asked, met, shown in verdicts(results)]
+    return "\n".join(lines)
+
+
+def markdown(results: dict[str, Any]) -> str:
+    """The page's block for one device."""
+    lines = [f"## {'GPU' if results['device'] == 'cuda' else 'CPU'}", "", f"Measured on: {results['machine']}."]
+    lines += [f"{results['repeats']} repetitions. Load average {results['load'][0]:.1f} before and"]
+    lines[-1] += f" {results['load'][1]:.1f} after the run."
+    if results.get("correctness"):
+        lines += ["", "### Correctness", "", "Relative difference of the direction from the naive loop's, in the same"]
+        lines[-1] += " precision; last, the naive loop's own error."
+        lines += ["", *_table(check_lines(results))]
+    for title, table in tables(results):
+        lines += ["", f"### {title}", "", *_table(table)]
+    for section in (*results["models"], *([results["combining"]] if results.get("combining") else [])):
+        lines += [f"\n{r['method']} failed: `{r['failure']}`" for r in section["methods"] if r["failure"]]
+    if found := verdicts(results):
+        body = [[asked, "met" if met else "short", shown] for asked, met, shown in found]
+        lines += ["", "### Targets", "", *_table([["target", "", "numbers"], *body], names=3)]
+    return "\n".join(lines)
+
+
+def _table(table: list[list[str]], names: int = 1) -> list[str]:
+    rule = ["---"] * names + ["---:"] * (len(table[0]) - names)
+    return [f"| {' | '.join(row)} |" for row in (table[0], rule, *table[1:])]
+
+
+def render() -> None:
+    """Write the page's tables from the results files that are there."""
+    blocks = []
+    for device in TARGETS:
+        path = RESULTS / f"engine-{device}.json"
+        if path.exists():
+            blocks.append(markdown(json.loads(path.read_text())))
+    before, begin, rest = PAGE.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE.name} must hold the lines '{BEGIN}' and '{END}', between which the tables go")
+    PAGE.write_text("\n\n".join([f"{before}{BEGIN}", *blocks, f"{END}{after}"]))
+    print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
+
+
+def machine(device: str, with_torchjd: bool) -> str:
+    name = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}" if device == "cuda" else _processor()
+    threads = f"; {torch.get_num_threads()} of {os.cpu_count()} threads" if device == "cpu" else ""
+    packages = ["torch", *(["torchjd"] if with_torchjd else [])]
+    return f"{name}{threads}; Python {platform.python_version()}, {', '.join(f'{p} {_version(p)}' for p in packages)}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a package on the path, not installed
+        return "of unknown version"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def run(device: str, names: list[str], with_torchjd: bool, repeats: int, path: Path) -> dict[str, Any]:
+    """Everything, written to the path after each part, so that a run which is stopped leaves what it has."""
+    results: dict[str, Any] = {"device": device, "machine": machine(device, with_torchjd), "repeats": repeats}
+    results |= {"load": [os.getloadavg()[0]] * 2, "models": []}
+    if device == "cuda":
+        print("correctness", file=sys.stderr)
+        results["correctness"] = correctness(device)
+    for name in names:
+        print(name, file=sys.stderr)
+        if name == COMBINE:
+            results["combining"] = combining(device, with_torchjd, repeats)
+        else:
+            results["models"].append(measure(device, name, methods(with_torchjd), repeats))
+        gc.collect()
+        results["load"][1] = os.getloadavg()[0]
+        path.write_text(json.dumps(results, indent=1) + "\n")
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=list(TARGETS), default="cpu")
+    parser.add_argument("--models", help=f"separated by commas: {', '.join(MODELS['cuda'])}, {COMBINE} (default all)")
+    parser.add_argument("--repeats", type=int, default=21, help="timed steps of each method (default 21)")
+    parser.add_argument("--threads", type=int, default=2, help="of torch, on the CPU (default 2)")
+    parser.add_argument("--out", type=Path, help="folder for the results; without it they go into this repository")
+    parser.add_argument("--without-torchjd", action="store_true", help="leave out the rows of TorchJD")
+    parser.add_argument("--render", action="store_true", help="measure nothing, rewrite the page's tables")
+    parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)  # what `cpu_memory` starts
+    arguments = parser.parse_args()
+    if arguments.render:
+        return render()
+    warnings.simplefilter("ignore")  # batched backward passes warn of operations that are slow in them
+    torch.backends.cudnn.allow_tf32 = False  # float32 means float32 for every method
+    if arguments.device == "cpu":
+        torch.set_num_threads(arguments.threads)
+    if arguments.memory_of:
+        model, label = arguments.memory_of
+        problem = MODELS["cpu"][model][1]()
+        return print(resident_memory(problem, methods(MISSING is None)[label](problem)))
+    if MISSING and not arguments.without_torchjd:
+        print(f"TorchJD cannot be imported ({MISSING}); going on without it", file=sys.stderr)
+    known = [*MODELS[arguments.device], *([COMBINE] if arguments.device == "cuda" else [])]
+    names = arguments.models.split(",") if arguments.models else known
+    if unknown := set(names) - set(known):
+        parser.error(f"no model {', '.join(sorted(unknown))} for {arguments.device}; there are {', '.join(known)}")
+    with_torchjd = MISSING is None and not arguments.without_torchjd
+    folder = arguments.out or RESULTS
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"engine-{arguments.device}.json"
+    print(console(run(arguments.device, names, with_torchjd, arguments.repeats, path)))
+    print(f"wrote {path}", file=sys.stderr)
+    return None if arguments.out else render()
+
+
+if __name__ == "__main__":
+    main()

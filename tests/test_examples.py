@@ -1,0 +1,135 @@
+"""Every file in examples/ runs, prints its result, and gets better at what it trains.
+
+Each runs as a user would run it, in a process of its own, for fewer steps than by default. An example whose optional
+package is missing is skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+CHANGE = re.compile(r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)%? -> (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)%?")
+
+#: On a busy CPU one of several processes may abort with this at its exit, and does with plain `.backward()`, too.
+TORN_DOWN = "terminate called without an active exception"
+
+
+def run(name: str, *arguments: str, folder: Path, launcher: tuple[str, ...] = ()) -> str:
+    """What the example prints; it must exit with zero and print no warning."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, str(EXAMPLES / name), *arguments]
+    for _ in range(3):
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=120)
+        if not launcher or TORN_DOWN not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def need(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed; it comes with the extra: pip install 'paretograd[examples]'")
+
+
+def changes(printed: str) -> list[tuple[float, float]]:
+    """The numbers on both sides of every arrow."""
+    return [(float(before), float(after)) for before, after in CHANGE.findall(printed)]
+
+
+def test_multitask(tmp_path: Path) -> None:
+    """All three losses fall with UPGrad, and the two small ones further than with the sum."""
+    printed = run("multitask.py", "--steps", "200", folder=tmp_path)
+    table = [[float(value) for value in line[12:].split()] for line in printed.splitlines()[1:]]
+    assert len(table) == 3
+    assert all(upgrad < before for before, _, upgrad in table), printed
+    assert all(upgrad < plain for _, plain, upgrad in table[1:]), printed
+
+
+@pytest.mark.slow
+def test_per_sample(tmp_path: Path) -> None:
+    """The cap keeps wrong labels from stopping MGDA."""
+    mgda, capped, mean = changes(run("per_sample.py", "--steps", "300", folder=tmp_path))
+    assert capped[1] > mgda[1] + 10.0  # percent
+    assert mean[1] > mean[0]
+
+
+@pytest.mark.slow
+def test_pinn(tmp_path: Path) -> None:
+    ((before, after),) = changes(run("pinn.py", "--steps", "400", folder=tmp_path))
+    assert before > 0.5
+    assert after < 0.05
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_amp(dtype: str, tmp_path: Path) -> None:
+    printed = run("amp.py", "--steps", "60", "--dtype", dtype, folder=tmp_path)
+    assert f"{dtype} on cpu, 0 of 60 steps skipped" in printed
+    assert len(changes(printed)) == 3
+    assert all(after < 0.7 * before for before, after in changes(printed)), printed
+
+
+def test_amp_overflow(tmp_path: Path) -> None:
+    """A scale at which float16 overflows is halved until it does not, and training goes on."""
+    printed = run("amp.py", "--steps", "60", "--dtype", "float16", "--scale", "1e10", folder=tmp_path)
+    skipped = int(re.search(r"(\d+) of 60 steps skipped", printed)[1])
+    assert 5 <= skipped <= 30
+    assert all(after < before for before, after in changes(printed)), printed
+
+
+@pytest.mark.slow
+def test_lightning(tmp_path: Path) -> None:
+    need("lightning")
+    printed = run("lightning_module.py", "--steps", "60", folder=tmp_path)
+    assert len(changes(printed)) == 2
+    assert all(after < 0.8 * before for before, after in changes(printed)), printed
+    for key in ("mo/gamma", "mo/conflicts", "mo/weight/1", "loss/0"):
+        assert f"{key}=" in printed
+    assert not any(tmp_path.iterdir())  # no logs, no checkpoints
+
+
+def test_accelerate(tmp_path: Path) -> None:
+    need("accelerate")
+    printed = run("accelerate_loop.py", "--steps", "60", folder=tmp_path)
+    gamma, *losses = changes(printed)
+    assert len(losses) == 2
+    assert all(after < 0.8 * before for before, after in [gamma, *losses]), printed
+
+
+@pytest.mark.slow
+def test_accelerate_in_two_processes(tmp_path: Path) -> None:
+    """The processes see different batches, and hold the same parameters in the end."""
+    need("accelerate")
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    printed = run("accelerate_loop.py", "--steps", "40", folder=tmp_path, launcher=launcher)
+    assert "2 process(es)" in printed
+    assert "agree in all processes: True" in printed
+    assert all(after < before for before, after in changes(printed)), printed
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    need("tensorboard")
+    folder = tmp_path / "runs"
+    printed = run("tensorboard_metrics.py", "--steps", "40", "--folder", str(folder), folder=tmp_path)
+    assert len(changes(printed)) == 2
+    assert all(after < 0.5 * before for before, after in changes(printed)), printed
+    (events,) = folder.iterdir()
+    data = events.read_bytes()
+    assert all(tag in data for tag in (b"upgrad/gamma", b"upgrad/weight/1", b"mean/conflicts", b"mean/loss/0"))
+
+
+def test_every_example_is_tested_and_listed() -> None:
+    tested = Path(__file__).read_text(encoding="utf-8")
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    for path in EXAMPLES.glob("*.py"):
+        assert f'"{path.name}"' in tested
+        assert f"`{path.name}`" in listed
