@@ -15,9 +15,7 @@ from support.models import MODELS, Expected, Losses, Problem, slowly, three
 from torch import Tensor, nn
 
 import paretograd as pg
-from paretograd.autograd import engine as engine_module
 from paretograd.autograd import products as products_module
-from paretograd.autograd import rows as rows_module
 from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
 
 TOLERANCE = 1e-10
@@ -25,18 +23,6 @@ RULES = {"upgrad": pg.UPGrad, "mgda": pg.MGDA}
 
 models = pytest.mark.parametrize("name", MODELS)
 engines = pytest.mark.parametrize("engine", ["gramian", "jacobian"])
-
-#: The engine, and the share of the Jacobian that the outputs of layers may take before they are dropped on the way.
-WAYS = {"rows": ("jacobian", 0.25), "outputs": ("gramian", math.inf), "stream": ("gramian", -1.0)}
-
-
-@pytest.fixture(params=WAYS)
-def engine_of_every_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The engine's name, with the threshold set so that models of any size go the way asked for."""
-    engine, share = WAYS[request.param]
-    monkeypatch.setattr(engine_module, "_KEPT_SHARE", share)
-    monkeypatch.setattr(rows_module, "_UNBATCHABLE", set())  # nothing learned from other tests
-    return engine
 
 
 def compare(params: Iterable[Tensor], expected: Expected, step: pg.Step | None = None, times: float = 1.0) -> None:

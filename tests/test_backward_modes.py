@@ -5,8 +5,6 @@ The reference is the slow way on the same graph (`support.models.slowly`): one p
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from support.models import Expected, slowly, three
@@ -14,19 +12,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import paretograd as pg
-from paretograd.autograd import engine as engine_module
-from paretograd.autograd import rows as rows_module
-
-WAYS = {"rows": ("jacobian", 0.25), "outputs": ("gramian", math.inf), "stream": ("gramian", -1.0)}
 
 
-@pytest.fixture(params=WAYS)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+@pytest.fixture
+def engine(engine_of_every_way: str) -> str:
     """Rows of the Jacobian, gradients of outputs, or nothing kept at all, whatever the model's size."""
-    name, share = WAYS[request.param]
-    monkeypatch.setattr(engine_module, "_KEPT_SHARE", share)
-    monkeypatch.setattr(rows_module, "_UNBATCHABLE", set())  # nothing learned from other tests
-    return name
+    return engine_of_every_way
 
 
 def network(dropout: float = 0.0) -> nn.Sequential:

@@ -163,11 +163,11 @@ class Subproblem(Aggregator):
             F=_name_surrogate(phi),
             degree=self.r.degree if self.s.homogeneous else None,
             equivariant=phi is not None and bool(np.ptp(phi) <= 1e-12 * np.abs(phi).max()),
-            note=self._note(applies, centered, holds),
+            note=self._note(centered, holds),
             hypotheses=hypotheses,
         )
 
-    def _note(self, applies: bool, centered: bool, holds: dict[str, bool]) -> str:
+    def _note(self, centered: bool, holds: dict[str, bool]) -> str:
         if centered:
             return "Theorem 4 does not cover a ball around the mean; see the guarantee of CAGrad."
         broken = [text for text, good in holds.items() if not good]

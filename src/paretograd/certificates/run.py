@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from paretograd.errors import ParameterError
 
@@ -14,12 +14,18 @@ class RunCertificate:
 
     Where a subproblem is solved inexactly, so that condition (A) is missed by epsilon_t, the bound
     ``sum_t c_t^2 Gamma_t^2 <= 2 L F(w_0)`` (eq. PS-ts) is weakened by an error of the order of this sum.
+
+    Attributes:
+        steps: how many were recorded.
+        inexactness: the sum of ``eta_t epsilon_t``.
+        largest: the largest epsilon_t.
+        uncovered: steps without an epsilon_t, as Theorem 4 does not cover their rule.
     """
 
     steps: int = 0
     inexactness: float = 0.0
     largest: float = 0.0
-    uncovered: int = field(default=0)
+    uncovered: int = 0
 
     def record(self, step_size: float, alignment_gap: float | None) -> None:
         """Add a step.

@@ -33,11 +33,12 @@ def sample_points(m: int) -> list[Array]:
 def check_convex(s: Callable[[Array], float], m: int, text: str) -> Hypothesis:
     """``s((x + y) / 2) <= (s(x) + s(y)) / 2``; points outside the domain, where s is infinite, ask for nothing."""
     points = sample_points(m)
-    for x, y in zip(points, points[2:] + points[:2], strict=True):
-        for y_ in (y, x + 0.1 * (y - x)):
-            ends, middle = 0.5 * (s(x) + s(y_)), s(0.5 * (x + y_))
-            if ends < math.inf and not middle <= ends + _ROUNDING * (abs(s(x)) + abs(s(y_)) + abs(middle)):
-                detail = f"between {_show(x)} and {_show(y_)} it is {middle:.6g}, above the mean {ends:.6g} of the two"
+    for x, far in zip(points, points[2:] + points[:2], strict=True):
+        for y in (far, x + 0.1 * (far - x)):
+            at_x, at_y, middle = s(x), s(y), s(0.5 * (x + y))
+            ends = 0.5 * (at_x + at_y)
+            if ends < math.inf and not middle <= ends + _ROUNDING * (abs(at_x) + abs(at_y) + abs(middle)):
+                detail = f"between {_show(x)} and {_show(y)} it is {middle:.6g}, above the mean {ends:.6g} of the two"
                 return Hypothesis(text, False, Evidence.CHECKED, detail)
     return _passed(text, 2 * len(points))
 
