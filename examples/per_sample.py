@@ -46,7 +46,7 @@ def train(rule: pg.Aggregator, steps: int, seed: int, noise: float) -> tuple[flo
         rows = torch.randint(len(x), (BATCH,))
         outputs = model(x[rows]).squeeze(1)
         losses = functional.binary_cross_entropy_with_logits(outputs, y[rows], reduction="none")  # shape (32,)
-        pg.backward(losses, rule)
+        pg.backward(losses, rule, per_sample=True)
         optimizer.step()
     return before, accuracy(model, *test)
 

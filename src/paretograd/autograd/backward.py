@@ -13,6 +13,7 @@ from paretograd.autograd.engine import Engine, Pullback, present
 from paretograd.autograd.graph import Graph, roots_of
 from paretograd.autograd.inputs import check_groups, check_losses
 from paretograd.autograd.rows import not_finite, release, weighted_gradients
+from paretograd.autograd.samples import by_samples
 from paretograd.autograd.source import at_losses, below_heads
 from paretograd.autograd.step import Step
 from paretograd.errors import NonFiniteGradientError, ParameterError
@@ -29,6 +30,7 @@ def backward(
     retain_graph: bool = False,
     engine: Engine = "auto",
     chunk: int | None = None,
+    per_sample: bool = False,
     nonfinite: Literal["raise", "propagate"] = "raise",
 ) -> Step:
     """Add the aggregated direction to the ``.grad`` of every parameter, as ``losses.sum().backward()`` would its own.
@@ -47,6 +49,8 @@ def backward(
         engine: ``jacobian`` holds the rows of the Jacobian; ``gramian`` the gradients of the outputs of layers, or
             nothing at all where these are many; ``auto`` takes what suits the number of parameters.
         chunk: how many losses to differentiate at a time, to save memory; None for all.
+        per_sample: say that the losses are a vector whose k-th entry depends on the k-th sample of the batch alone: all
+            gradients then come from one plain pass, wherever the layers keep samples along their first dimension.
         nonfinite: what to do about a gradient that holds NaN or infinity: raise an error that names its objective and
             leave every ``.grad`` as it is; or pass it on to ``.grad``, where a ``GradScaler`` sees it and skips.
 
@@ -68,7 +72,7 @@ def backward(
         raise ParameterError(f"nonfinite={nonfinite!r}: use 'raise' or 'propagate'")
     with torch.no_grad(), torch.autocast(checked[0].device.type, enabled=False):
         try:
-            found, steps = _directions(checked, aggregator, groups, graph, shared, specific, engine, chunk)
+            found, steps = _directions(checked, aggregator, groups, graph, shared, specific, engine, chunk, per_sample)
         except NonFiniteGradientError:
             if nonfinite == "raise":
                 raise
@@ -88,6 +92,7 @@ def _directions(
     specific: Sequence[Tensor] | None,
     engine: Engine,
     chunk: int | None,
+    per_sample: bool,
 ) -> tuple[list[tuple[Tensor, Tensor]], list[Step]]:
     """All gradients, each with its parameter, and a step for each group."""
     m = len(losses)
@@ -108,7 +113,9 @@ def _directions(
     _check_finite(found, losses)
     steps = []
     for common, _ in sorted_groups:
-        pullback = Pullback(losses, common, graph, source, engine=engine, chunk=chunk)
+        pullback = (by_samples(losses, common, graph) if per_sample else None) or Pullback(
+            losses, common, graph, source, engine=engine, chunk=chunk
+        )
         outcome = aggregator._outcome(as_array(pullback.gramian), pullback.eps)
         weights = torch.from_numpy(outcome.weights).to(pullback.gramian.device)
         steps.append(Step(weights, pullback.gramian, aggregator, eps=pullback.eps))

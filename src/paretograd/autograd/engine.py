@@ -68,7 +68,7 @@ class Pullback:
         self._losses, self._params, self._graph, self._chunk = losses, list(params), graph, chunk
         self._source = source
         by_rows = engine == "jacobian" or (engine == "auto" and sum(p.numel() for p in params) <= _FEW)
-        self._rules, self._rest = ([], self._params) if by_rows else _split(params, graph)
+        self._rules, self._rest = ([], self._params) if by_rows else split_layers(params, graph)
         self._streams = chunk is None and bool(self._rules) and _is_large(self._rules, self._rest)
         self.eps = max((torch.finfo(accumulator(p.dtype)).eps for p in params), default=2e-16)
         self._scales = torch.ones(len(losses), dtype=torch.float64)
@@ -171,7 +171,7 @@ def _is_large(layers: Sequence[Layer], rest: Sequence[Tensor]) -> bool:
     return sum(layer.output_size for layer in layers) > _KEPT_SHARE * count
 
 
-def _split(params: Sequence[Tensor], graph: Graph) -> tuple[list[Layer], list[Tensor]]:
+def split_layers(params: Sequence[Tensor], graph: Graph) -> tuple[list[Layer], list[Tensor]]:
     """Operations with a rule, and the parameters that no rule serves."""
     by_node: dict[Node, dict[int, tuple[Tensor, Use]]] = {}
     rest = []

@@ -27,12 +27,25 @@ class Layer(ABC):
         node: the operation.
         params: its parameters.
         edge: its output, as autograd names it.
-        output_size: how many numbers its output holds.
+        output_shape: the shape of its output.
+        keeps_samples: whether `sample_gramian` is there for it.
     """
 
-    def __init__(self, node: Node, params: list[Tensor], output_size: int) -> None:
-        self.node, self.params, self.output_size = node, params, output_size
+    keeps_samples = False
+
+    def __init__(self, node: Any, params: list[Tensor]) -> None:
+        self.node, self.params = node, params
+        self.output_shape = tuple(node._input_metadata[0].shape)
         self.edge = GradientEdge(node, 0)
+
+    @property
+    def output_size(self) -> int:
+        """How many numbers its output holds."""
+        return math.prod(self.output_shape)
+
+    def sample_gramian(self, grad: Tensor) -> Tensor | None:
+        """The Gramian of the gradients of m samples, from the output's, which has them along its first dimension."""
+        return None
 
     @abstractmethod
     def gramian(self, grads: Tensor) -> Tensor:
@@ -46,13 +59,22 @@ class Layer(ABC):
 class Affine(Layer):
     """``X @ W + b``: Linear, after its leading dimensions were flattened."""
 
+    keeps_samples = True
+
     def __init__(self, node: Node, inputs: Tensor | None, weight: Tensor | None, transposed: bool, bias: Tensor | None):
-        super().__init__(node, [p for p in (weight, bias) if p is not None], _size(node))
+        super().__init__(node, [p for p in (weight, bias) if p is not None])
         self.inputs = inputs if weight is not None else None
         self.transposed, self.bias = transposed, bias is not None
 
     def gramian(self, grads: Tensor) -> Tensor:
         return outer_gramian(grads, self.inputs, self.bias)
+
+    def sample_gramian(self, grad: Tensor) -> Tensor:
+        # <d_k x_k', d_l x_l'> = <d_k, d_l> <x_k, x_l>
+        products = row_gramian(grad)
+        if self.inputs is None:
+            return products
+        return products * (row_gramian(self.inputs) + (1.0 if self.bias else 0.0))
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
         found = []
@@ -70,7 +92,7 @@ class Scaled(Layer):
     def __init__(
         self, node: Node, normalized: Tensor, weight: Tensor | None, bias: Tensor | None, reduced: tuple[int, ...]
     ) -> None:
-        super().__init__(node, [p for p in (weight, bias) if p is not None], normalized.numel())
+        super().__init__(node, [p for p in (weight, bias) if p is not None])
         self.normalized, self.reduced = normalized, reduced
         self.weight, self.bias = weight is not None, bias is not None
 
@@ -83,6 +105,18 @@ class Scaled(Layer):
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
         return [row.to(grad.dtype) for row in self._sums(grad, self.reduced)]
+
+    @property
+    def keeps_samples(self) -> bool:  # type: ignore[override]
+        """Yes where the first dimension is summed over, and so holds samples."""
+        return 0 in self.reduced
+
+    def sample_gramian(self, grad: Tensor) -> Tensor:
+        dims = tuple(dim for dim in self.reduced if dim != 0)
+        return sum(
+            (row_gramian(rows) for rows in self._sums(grad, dims)),
+            start=torch.zeros((), dtype=torch.float64, device=grad.device),
+        )
 
     def _sums(self, grads: Tensor, dims: tuple[int, ...]) -> list[Tensor]:
         D = grads.to(accumulator(grads.dtype))
@@ -102,7 +136,7 @@ class Lookup(Layer):
     """Rows of a table: Embedding. Only the rows that were looked up have a gradient."""
 
     def __init__(self, node: Node, table: Tensor, indices: Tensor, padding: int) -> None:
-        super().__init__(node, [table], indices.numel() * table.shape[1])
+        super().__init__(node, [table])
         self.table, self.padding = table, padding
         self.found, self.places = torch.unique(indices, return_inverse=True)
 
@@ -129,8 +163,28 @@ class Convolution(Layer):
     gradient of the weight, one objective at a time.
     """
 
+    @property
+    def keeps_samples(self) -> bool:  # type: ignore[override]
+        """Yes in the plain two-dimensional case."""
+        return self._is_plain()
+
+    def _is_plain(self) -> bool:
+        _, _, _, transposed, _, groups = self.geometry
+        return self.arguments[0].ndim == 4 and groups == 1 and not transposed
+
+    def _patches(self) -> Tensor:
+        """What the kernel sees, shape ``(samples, kernel size, places)``."""
+        inputs, weight = self.arguments
+        stride, padding, dilation, *_ = self.geometry
+        return unfold(inputs, weight.shape[2:], dilation, padding, stride)
+
+    def sample_gramian(self, grad: Tensor) -> Tensor:
+        D = grad.flatten(2)
+        G = row_gramian(D @ self._patches().to(D.dtype).transpose(1, 2)) if self.mask[1] else 0.0
+        return G + row_gramian(D.sum(dim=2)) if self.mask[2] else torch.as_tensor(G)
+
     def __init__(self, node: Any, weight: Tensor | None, bias: Tensor | None) -> None:
-        super().__init__(node, [p for p in (weight, bias) if p is not None], _size(node))
+        super().__init__(node, [p for p in (weight, bias) if p is not None])
         self.arguments = (node._saved_input, node._saved_weight)
         self.geometry = (
             node._saved_stride,
@@ -151,22 +205,15 @@ class Convolution(Layer):
         return [part for part, wanted in zip(found, self.mask, strict=True) if wanted]
 
     def gramian(self, grads: Tensor) -> Tensor:
-        inputs, weight = self.arguments
-        stride, padding, dilation, transposed, _, groups = self.geometry
-        if inputs.ndim == 4 and groups == 1 and not transposed:
+        if self._is_plain():
             patches = None
             if self.mask[1]:
-                columns = unfold(inputs, weight.shape[2:], dilation, padding, stride)
+                columns = self._patches()
                 patches = columns.transpose(1, 2).reshape(-1, columns.shape[1])
             outputs = grads.flatten(3).transpose(2, 3).reshape(len(grads), -1, grads.shape[2])
             return outer_gramian(outputs, patches, self.mask[2])
         rows = [torch.cat([part.reshape(-1) for part in self.gradients(grad)]) for grad in grads]
         return row_gramian(torch.stack(rows))
-
-
-def _size(node: Any) -> int:
-    """How many numbers the first output of an operation holds."""
-    return math.prod(node._input_metadata[0].shape)
 
 
 def layer_of(node: Any, uses: Mapping[int, tuple[Tensor, Use]]) -> Layer | None:

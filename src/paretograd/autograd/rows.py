@@ -100,7 +100,7 @@ def not_finite(losses: Losses, inputs: Inputs) -> list[int]:
     """
     bad = []
     for k in range(len(losses)):
-        grads = _of_one(losses, k, inputs)
+        grads = gradients_of_one(losses, k, inputs)
         if not all(grad is None or bool(torch.isfinite(_dense(grad)).all()) for grad in grads):
             bad.append(k)
     return bad
@@ -180,7 +180,7 @@ def _one_by_one(source: Source, inputs: Inputs) -> list[Tensor | None]:
     return [rows.get(i) for i in range(len(inputs))]
 
 
-def _of_one(losses: Losses, k: int, inputs: Inputs) -> Sequence[Tensor | None]:
+def gradients_of_one(losses: Losses, k: int, inputs: Inputs) -> Sequence[Tensor | None]:
     """The gradient of one loss."""
     if isinstance(losses, Tensor):
         output, seed = losses, torch.zeros_like(losses)

@@ -1,0 +1,96 @@
+"""One objective for each sample of a batch: all gradients from one plain backward pass.
+
+Where the k-th loss depends on the k-th sample alone, the pass of the sum holds the gradients of all losses, each in its
+own place along the first dimension of every layer's output. So m losses cost what one costs, and no m by m batch
+of rows is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from paretograd.autograd.engine import split_layers
+from paretograd.autograd.graph import Graph
+from paretograd.autograd.layers import Layer
+from paretograd.autograd.products import accumulator
+from paretograd.autograd.rows import gradients_of_one
+from paretograd.errors import NonFiniteGradientError, ParameterError
+
+#: How far a gradient may be off, in units of the rounding of its dtype, before the samples are found to be mixed.
+_SLACK = 1e4
+
+
+class SamplePullback:
+    """As `Pullback`, for losses of single samples.
+
+    Attributes:
+        gramian: ``J @ J.T``, float64, shape ``(m, m)``.
+        eps: rounding of its entries, relative to the norms of the gradients.
+    """
+
+    def __init__(self, losses: Tensor, layers: Sequence[tuple[Layer, Tensor]], params: Sequence[Tensor]) -> None:
+        m = len(losses)
+        self._layers = layers
+        self.eps = max(torch.finfo(accumulator(param.dtype)).eps for param in params)
+        self.gramian = torch.zeros(m, m, dtype=torch.float64, device=losses.device)
+        for layer, grad in layers:
+            part = layer.sample_gramian(grad)
+            assert part is not None
+            self.gramian += part.to(losses.device)
+        squares = self.gramian.diagonal()
+        bad = (~torch.isfinite(squares)).nonzero().flatten().tolist()
+        if bad:
+            raise NonFiniteGradientError(bad)
+        self._check_apart(losses, params)
+
+    def _check_apart(self, losses: Tensor, params: Sequence[Tensor]) -> None:
+        """Compare one gradient with what a pass of its own gives: it differs where samples are mixed."""
+        k = int(self.gramian.diagonal().argmax())
+        single = torch.zeros(len(losses), dtype=torch.float64)
+        single[k] = 1.0
+        ours = {id(param): grad for param, grad in self.combine(single)}
+        exact = [
+            (p, g) for p, g in zip(params, gradients_of_one(losses, k, list(params)), strict=True) if g is not None
+        ]
+        apart = sum(float((grad - ours[id(param)]).double().square().sum()) for param, grad in exact)
+        square = sum(float(grad.double().square().sum()) for _, grad in exact)
+        if apart > (_SLACK * self.eps) ** 2 * square:
+            raise ParameterError(
+                f"per_sample=True, but loss {k} does not depend on sample {k} alone: its gradient differs by "
+                f"{(apart / square) ** 0.5:.2g} of its norm from what that sample gives. BatchNorm in training mode "
+                "mixes samples, for instance: use per_sample=False"
+            )
+
+    def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Each parameter with its gradient of ``sum_k w_k f_k``."""
+        found = []
+        for layer, grad in self._layers:
+            column = weights.to(device=grad.device, dtype=grad.dtype).reshape(-1, *(1,) * (grad.ndim - 1))
+            found += list(zip(layer.params, layer.gradients(grad * column), strict=True))
+        return [(param, grad.to(param.dtype).reshape(param.shape)) for param, grad in found]
+
+
+def by_samples(losses: Sequence[Tensor] | Tensor, params: Sequence[Tensor], graph: Graph) -> SamplePullback | None:
+    """The gradients of losses of single samples; None where some parameter's layer does not keep samples apart."""
+    if not isinstance(losses, Tensor):
+        raise ParameterError(
+            "per_sample=True takes the losses as a vector, one for each sample of the batch; got a list"
+        )
+    layers, rest = split_layers(params, graph)
+    m = len(losses)
+    if rest or not layers or any(tuple(layer.output_shape)[:1] != (m,) for layer in layers):
+        return None
+    grads: Sequence[Tensor | None] = torch.autograd.grad(
+        [losses],
+        [layer.edge for layer in layers],
+        [torch.ones_like(losses)],
+        retain_graph=True,
+        allow_unused=True,
+    )
+    pairs = [(layer, grad) for layer, grad in zip(layers, grads, strict=True) if grad is not None]
+    if any(not layer.keeps_samples for layer, _ in pairs):
+        return None
+    return SamplePullback(losses, pairs, params)

@@ -1,0 +1,81 @@
+"""One objective for each sample: what one plain pass gives is what m passes give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import paretograd as pg
+
+#: Sums of float64 products, over layers of a few hundred numbers.
+TOLERANCE = 1e-12
+
+
+def per_sample_loss(out: Tensor) -> Tensor:
+    return out.flatten(1).sin().square().mean(dim=1) + 0.1 * out.flatten(1).sum(dim=1)
+
+
+def mlp() -> tuple[nn.Module, Tensor]:
+    return nn.Sequential(nn.Linear(5, 9), nn.Tanh(), nn.Linear(9, 7, bias=False), nn.ReLU(), nn.Linear(7, 3)), (
+        torch.randn(6, 5)
+    )
+
+
+def cnn() -> tuple[nn.Module, Tensor]:
+    layers = (
+        *(nn.Conv2d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 3, 3, stride=2, bias=False)),
+        *(nn.BatchNorm2d(3).eval(), nn.Flatten(), nn.LayerNorm(27), nn.Linear(27, 2)),
+    )
+    return nn.Sequential(*layers), torch.randn(5, 2, 7, 7)
+
+
+def tokens() -> tuple[nn.Module, Tensor]:
+    """Linear layers on sequences: rows of tokens, not of samples, so that it goes the long way."""
+    return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(4, 3, 8)
+
+
+@pytest.mark.parametrize("make", [mlp, cnn, tokens])
+@pytest.mark.parametrize("rule", [pg.UPGrad(), pg.CappedMGDA(eps=0.5)], ids=repr)
+def test_agrees_with_the_long_way(make: Callable[[], tuple[nn.Module, Tensor]], rule: pg.Aggregator) -> None:
+    torch.manual_seed(0)
+    net, x = make()
+    net, x = net.double(), x.double()
+    expected = pg.backward(per_sample_loss(net(x)), rule, engine="jacobian")
+    grads = [param.grad for param in net.parameters()]
+    net.zero_grad()
+    step = pg.backward(per_sample_loss(net(x)), rule, per_sample=True)
+    scale = float(expected.gramian.diagonal().max())
+    assert (step.gramian - expected.gramian).abs().max() <= TOLERANCE * scale
+    for param, grad in zip(net.parameters(), grads, strict=True):
+        assert param.grad is not None
+        assert grad is not None
+        assert (param.grad - grad).abs().max() <= 1e-10 * max(float(grad.abs().max()), scale**0.5)
+
+
+def test_mixed_samples_are_found_out() -> None:
+    """BatchNorm in training mode: each loss depends on the whole batch."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+    losses = per_sample_loss(net(torch.randn(6, 5)))
+    with pytest.raises(pg.ParameterError, match="mixes samples, for instance"):
+        pg.backward(losses, pg.UPGrad(), per_sample=True)
+    assert all(param.grad is None for param in net.parameters())
+
+
+def test_a_list_is_no_batch() -> None:
+    net = nn.Linear(5, 2)
+    losses = list(per_sample_loss(net(torch.randn(3, 5))))
+    with pytest.raises(pg.ParameterError, match="as a vector"):
+        pg.backward(losses, pg.UPGrad(), per_sample=True)
+
+
+def test_a_sample_that_is_not_finite_is_named() -> None:
+    net, x = nn.Linear(5, 2), torch.randn(4, 5)
+    x[2, 1] = torch.inf
+    with pytest.raises(pg.NonFiniteGradientError) as caught:
+        pg.backward(per_sample_loss(net(x)), pg.MGDA(), per_sample=True)
+    assert caught.value.objectives == [2]
+    assert net.weight.grad is None
