@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,10 +38,10 @@ class RGW(Aggregator):
     )
 
     def __init__(self, seed: int | None = None, generator: torch.Generator | None = None) -> None:
-        self._rng = make_rng(seed, generator)
-        self._block, self._used = np.empty((0, 0)), 0
+        self._generator = torch.Generator().manual_seed(int(make_rng(seed, generator).integers(2**62)))
+        self._normals, self._used = torch.empty(0, 0), 0
         self._singles: tuple[Tensor, ...] = ()
-        self._state_before = self._rng.bit_generator.state
+        self._state_before = self._generator.get_state()
 
     @property
     def guarantee(self) -> Guarantee:
@@ -59,26 +58,25 @@ class RGW(Aggregator):
     def _outcome(self, G: Array, eps: float) -> Outcome:
         check_finite(G)
         row = self._next(len(G))
-        return Outcome(self._block[row].copy())
+        return Outcome(torch.softmax(self._normals[row].double(), dim=0).numpy())
 
     def _next(self, m: int) -> int:
         """The next row of the block. Drawing in blocks takes a fraction of the time of single draws."""
-        if self._used == len(self._block) or self._block.shape[1] != m:
+        if self._used == len(self._normals) or self._normals.shape[1] != m:
             self._draw_block(m)
         self._used += 1
         return self._used - 1
 
     def _draw_block(self, m: int) -> None:
-        self._state_before, self._used = self._rng.bit_generator.state, 0
-        raised = np.exp(self._rng.standard_normal((_BLOCK, m), dtype=np.float32), dtype=np.float64)
-        self._block = raised / raised.sum(axis=1, keepdims=True)
-        self._singles = torch.from_numpy(self._block.astype(np.float32)).unbind()
+        self._state_before, self._used = self._generator.get_state(), 0
+        self._normals = torch.randn(_BLOCK, m, generator=self._generator, dtype=torch.float32)
+        self._singles = torch.softmax(self._normals, dim=1).unbind()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rng": self._state_before, "m": self._block.shape[1], "used": self._used}
+        return {"rng": self._state_before.numpy().tobytes(), "m": self._normals.shape[1], "used": self._used}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._rng.bit_generator.state = state["rng"]
+        self._generator.set_state(torch.frombuffer(bytearray(state["rng"]), dtype=torch.uint8))
         self._draw_block(state["m"])
         self._used = state["used"]
 
