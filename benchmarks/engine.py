@@ -30,6 +30,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from common import ROOT, fill, markdown_table, processor, replace
 from engine_models import MODELS, TASKS, Problem, checks
 from torch import Tensor
 
@@ -45,10 +46,8 @@ try:
 except ImportError as error:
     MISSING = str(error)
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "engine-benchmark.md"
 RESULTS = ROOT / "benchmarks" / "results"
-BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
 PLAIN, NAIVE, OURS, PEER = "plain sum", "naive loop", "paretograd, gramian", "TorchJD"
 COMBINE = "combine"  # the name, beside the models', of the benchmark of a given Jacobian
 
@@ -463,20 +462,19 @@ def markdown(results: dict[str, Any]) -> str:
     if results.get("correctness"):
         lines += ["", "### Correctness", "", "Relative difference of the direction from the naive loop's, in the same"]
         lines[-1] += " precision; last, the naive loop's own error."
-        lines += ["", *_table(check_lines(results))]
+        lines += ["", *markdown_table(*_headed(check_lines(results)))]
     for title, table in tables(results):
-        lines += ["", f"### {title}", "", *_table(table)]
+        lines += ["", f"### {title}", "", *markdown_table(*_headed(table))]
     for section in (*results["models"], *([results["combining"]] if results.get("combining") else [])):
         lines += [f"\n{r['method']} failed: `{r['failure']}`" for r in section["methods"] if r["failure"]]
     if found := verdicts(results):
         body = [[asked, "met" if met else "short", shown] for asked, met, shown in found]
-        lines += ["", "### Targets", "", *_table([["target", "", "numbers"], *body], names=3)]
+        lines += ["", "### Targets", "", *markdown_table(["target", "", "numbers"], body, names=3)]
     return "\n".join(lines)
 
 
-def _table(table: list[list[str]], names: int = 1) -> list[str]:
-    rule = ["---"] * names + ["---:"] * (len(table[0]) - names)
-    return [f"| {' | '.join(row)} |" for row in (table[0], rule, *table[1:])]
+def _headed(table: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    return table[0], table[1:]
 
 
 def render() -> None:
@@ -486,16 +484,12 @@ def render() -> None:
         path = RESULTS / f"engine-{device}.json"
         if path.exists():
             blocks.append(markdown(json.loads(path.read_text())))
-    before, begin, rest = PAGE.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE.name} must hold the lines '{BEGIN}' and '{END}', between which the tables go")
-    PAGE.write_text("\n\n".join([f"{before}{BEGIN}", *blocks, f"{END}{after}"]))
+    fill(PAGE, "\n\n".join(blocks))
     print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
 
 
 def machine(device: str, with_torchjd: bool) -> str:
-    name = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}" if device == "cuda" else _processor()
+    name = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}" if device == "cuda" else processor()
     threads = f"; {torch.get_num_threads()} of {os.cpu_count()} threads" if device == "cpu" else ""
     packages = ["torch", *(["torchjd"] if with_torchjd else [])]
     return f"{name}{threads}; Python {platform.python_version()}, {', '.join(f'{p} {_version(p)}' for p in packages)}"
@@ -506,13 +500,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:  # a package on the path, not installed
         return "of unknown version"
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def run(device: str, names: list[str], with_torchjd: bool, repeats: int, path: Path) -> dict[str, Any]:
@@ -530,7 +517,7 @@ def run(device: str, names: list[str], with_torchjd: bool, repeats: int, path: P
             results["models"].append(measure(device, name, methods(with_torchjd), repeats))
         gc.collect()
         results["load"][1] = os.getloadavg()[0]
-        path.write_text(json.dumps(results, indent=1) + "\n")
+        replace(path, json.dumps(results, indent=1) + "\n")
     return results
 
 

@@ -10,7 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-ROOT = Path(__file__).resolve().parents[1]
+from common import ROOT, fill, markdown_table, processor, replace
+
 PAGE = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "benchmarks" / "results" / "solvers.json"
 BEGIN, END = "<!-- begin: benchmarks/solvers.py -->", "<!-- end: benchmarks/solvers.py -->"
@@ -141,22 +142,7 @@ def targets(cells: Sequence[Cell]) -> str:
 def machine() -> str:
     """Processor and versions, in one sentence."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy", "torchjd"))
-    return f"{_processor()}, one of {os.cpu_count()} threads; Python {platform.python_version()}, {packages}"
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> list[str]:
-    """A table whose first ``names`` columns are left-aligned."""
-    rule = ["---"] * names + ["---:"] * (len(headings) - names)
-    return [f"| {' | '.join(row)} |" for row in (headings, rule, *rows)]
+    return f"{processor()}, one of {os.cpu_count()} threads; Python {platform.python_version()}, {packages}"
 
 
 def markdown(cells: Sequence[Cell]) -> str:
@@ -168,12 +154,12 @@ def markdown(cells: Sequence[Cell]) -> str:
     at = {(cell.method, cell.family, cell.m): cell for cell in cells}
     for method in methods:
         rows += [[method, f, *(_factor(at[method, f, m].ratio) for m in sizes)] for f in _families(cells)]
-    lines += _markdown(["method", "rows", *(f"m = {m}" for m in sizes)], rows, names=2)
+    lines += markdown_table(["method", "rows", *(f"m = {m}" for m in sizes)], rows, names=2)
     for family in _families(cells):
         lines += ["", f"### Time and accuracy, {family} rows", ""]
-        lines += _markdown(HEADINGS, (_row(c) for c in _by_method(c for c in cells if c.family == family)))
+        lines += markdown_table(HEADINGS, (_row(c) for c in _by_method(c for c in cells if c.family == family)))
     lines += ["", "### Targets", ""]
-    lines += _markdown(
+    lines += markdown_table(
         ["target", "met", "smallest ratio"],
         ([what, "yes" if met else "no", cell.removeprefix("least: ")] for what, met, cell in verdicts(cells)),
         names=3,
@@ -183,11 +169,6 @@ def markdown(cells: Sequence[Cell]) -> str:
 
 def write(cells: Sequence[Cell], raw: list[dict[str, Any]]) -> list[Path]:
     """Put the raw results and the docs' tables in place."""
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps({"machine": machine(), "cells": raw}, indent=1) + "\n")
-    before, begin, rest = PAGE.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE.name} must hold the lines '{BEGIN}' and '{END}', between which the tables go")
-    PAGE.write_text(f"{before}{BEGIN}\n\n{markdown(cells)}\n\n{END}{after}")
+    replace(RESULTS, json.dumps({"machine": machine(), "cells": raw}, indent=1) + "\n")
+    fill(PAGE, markdown(cells), BEGIN, END)
     return [RESULTS.relative_to(ROOT), PAGE.relative_to(ROOT)]

@@ -13,11 +13,12 @@ Gramian.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import warnings
 from dataclasses import asdict
 from time import perf_counter
+
+from common import progress, use_one_thread
 
 #: Number of objectives, and how many matrices of each family.
 SIZES = {2: 8, 3: 8, 10: 8, 32: 5, 128: 3}
@@ -30,8 +31,7 @@ def main() -> None:
     parser.add_argument("--only", help="methods to run, separated by commas; writes no files")
     parser.add_argument("--seconds", type=float, default=0.5, help="timing budget of a cell (default 0.5)")
     arguments = parser.parse_args()
-    for pool in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{pool}_NUM_THREADS"] = "1"  # so the imports of numpy and torch come after it
+    use_one_thread()  # so the imports of numpy and torch come after it
 
     import report
     import torch
@@ -49,22 +49,16 @@ def main() -> None:
     cells = []
     started = perf_counter()
     for done, (method, m, family) in enumerate(jobs):
-        _progress(done, len(jobs), f"{method.name}, m = {m}, {family}", perf_counter() - started)
+        progress(done, len(jobs), f"{method.name}, m = {m}, {family}", perf_counter() - started)
         matrices = [FAMILIES[family](m, seed) for seed in range(sizes[m])]
         cells.append(measure(method, m, family, matrices, budget))
-    _progress(len(jobs), len(jobs), "done", perf_counter() - started)
+    progress(len(jobs), len(jobs), "done", perf_counter() - started)
     print(file=sys.stderr)
     print(report.console(cells))
     print(report.targets(cells))
     if not arguments.quick and wanted is None:
         for path in report.write(cells, [asdict(cell) for cell in cells]):
             print(f"wrote {path}", file=sys.stderr)
-
-
-def _progress(done: int, total: int, what: str, elapsed: float) -> None:
-    filled = 30 * done // total
-    bar = "#" * filled + "." * (30 - filled)
-    print(f"\r[{bar}] {done}/{total} {elapsed:4.0f} s  {what:<40}", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

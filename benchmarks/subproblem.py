@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 from collections.abc import Sequence
@@ -23,13 +22,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import report
+from common import ROOT, fill, markdown_table, processor, progress, replace, use_one_thread
 
 if TYPE_CHECKING:
     from subproblem_cases import Case
 
-PAGE = report.ROOT / "docs" / "generality.md"
-RESULTS = report.ROOT / "benchmarks" / "results" / "subproblem.json"
-BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
+PAGE = ROOT / "docs" / "generality.md"
+RESULTS = ROOT / "benchmarks" / "results" / "subproblem.json"
 #: Number of objectives, and how many matrices.
 SIZES = {3: 8, 10: 6, 32: 4}
 WAYS = ("family", "torch", "cvxpy")
@@ -55,11 +54,9 @@ def main() -> None:
     parser.add_argument("--only", help="rules to run, separated by commas; writes no files")
     parser.add_argument("--seconds", type=float, default=0.5, help="timing budget of a cell (default 0.5)")
     arguments = parser.parse_args()
-    for pool in ("OMP", "OPENBLAS", "MKL"):
-        os.environ[f"{pool}_NUM_THREADS"] = "1"  # so the imports of numpy and torch come after it
+    use_one_thread()  # so the imports of numpy and torch come after it
 
     import torch
-    from solvers import _progress
     from subproblem_cases import CASES
 
     torch.set_num_threads(1)
@@ -69,9 +66,9 @@ def main() -> None:
     cells = []
     started = perf_counter()
     for done, (case, m, way) in enumerate(jobs):
-        _progress(done, len(jobs), f"{case.name}, m = {m}, {way}", perf_counter() - started)
+        progress(done, len(jobs), f"{case.name}, m = {m}, {way}", perf_counter() - started)
         cells.append(measure(case, m, way, arguments.seconds))
-    _progress(len(jobs), len(jobs), "done", perf_counter() - started)
+    progress(len(jobs), len(jobs), "done", perf_counter() - started)
     print(file=sys.stderr)
     print(machine())
     print(console(cells))
@@ -124,27 +121,15 @@ def console(cells: Sequence[Cell]) -> str:
 def machine() -> str:
     """Processor and versions, in one sentence."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy", "cvxpy", "clarabel"))
-    return f"{report._processor()}, one thread; Python {'.'.join(map(str, sys.version_info[:3]))}, {packages}"
+    return f"{processor()}, one thread; Python {'.'.join(map(str, sys.version_info[:3]))}, {packages}"
 
 
 def write(cells: Sequence[Cell]) -> list[Path]:
     """Put the raw results and the page's table in place."""
-    table = "\n".join(report._markdown(HEADINGS, rows(cells)))
-    before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE.name} must hold the lines '{BEGIN}' and '{END}', between which the table goes")
-    _replace(PAGE, f"{before}{BEGIN}\n\nMeasured on: {machine()}.\n\n{table}\n\n{END}{after}")
-    _replace(RESULTS, json.dumps({"machine": machine(), "cells": [asdict(cell) for cell in cells]}, indent=1) + "\n")
-    return [PAGE.relative_to(report.ROOT), RESULTS.relative_to(report.ROOT)]
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    table = "\n".join(markdown_table(HEADINGS, rows(cells)))
+    fill(PAGE, f"Measured on: {machine()}.\n\n{table}")
+    replace(RESULTS, json.dumps({"machine": machine(), "cells": [asdict(cell) for cell in cells]}, indent=1) + "\n")
+    return [PAGE.relative_to(ROOT), RESULTS.relative_to(ROOT)]
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from paretograd.autograd.graph import Graph, Use
-from paretograd.autograd.layers import Layer, layer_of
+from paretograd.autograd.layers import Layer
+from paretograd.autograd.operations import layer_of
 from paretograd.autograd.products import accumulator, combination, row_gramian
 from paretograd.autograd.rows import gradient_rows, not_finite, streamed_rows, weighted_gradients
 from paretograd.autograd.source import Losses, Source
@@ -157,7 +158,12 @@ class Pullback:
             grads = layer.gradients(combination(scaled, rows))
             found += list(zip(layer.params, grads, strict=True))
         found += [(param, combination(scaled, rows)) for param, rows in self._rows]
-        return [(param, grad.to(param.dtype).reshape(param.shape)) for param, grad in found]
+        return fitted(found)
+
+
+def fitted(found: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Gradients in the dtype and shape of their parameters."""
+    return [(param, grad.to(param.dtype).reshape(param.shape)) for param, grad in found]
 
 
 def present(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:

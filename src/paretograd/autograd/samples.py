@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paretograd.autograd.engine import split_layers
+from paretograd.autograd.engine import fitted, split_layers
 from paretograd.autograd.graph import Graph
 from paretograd.autograd.layers import Layer
 from paretograd.autograd.products import accumulator
@@ -31,15 +31,11 @@ class SamplePullback:
         eps: rounding of its entries, relative to the norms of the gradients.
     """
 
-    def __init__(self, losses: Tensor, layers: Sequence[tuple[Layer, Tensor]], params: Sequence[Tensor]) -> None:
-        m = len(losses)
-        self._layers = layers
+    def __init__(
+        self, losses: Tensor, params: Sequence[Tensor], layers: Sequence[tuple[Layer, Tensor]], gramian: Tensor
+    ) -> None:
+        self._layers, self.gramian = layers, gramian
         self.eps = max(torch.finfo(accumulator(param.dtype)).eps for param in params)
-        self.gramian = torch.zeros(m, m, dtype=torch.float64, device=losses.device)
-        for layer, grad in layers:
-            part = layer.sample_gramian(grad)
-            assert part is not None
-            self.gramian += part.to(losses.device)
         squares = self.gramian.diagonal()
         bad = (~torch.isfinite(squares)).nonzero().flatten().tolist()
         if bad:
@@ -70,7 +66,7 @@ class SamplePullback:
         for layer, grad in self._layers:
             column = weights.to(device=grad.device, dtype=grad.dtype).reshape(-1, *(1,) * (grad.ndim - 1))
             found += list(zip(layer.params, layer.gradients(grad * column), strict=True))
-        return [(param, grad.to(param.dtype).reshape(param.shape)) for param, grad in found]
+        return fitted(found)
 
 
 def by_samples(losses: Sequence[Tensor] | Tensor, params: Sequence[Tensor], graph: Graph) -> SamplePullback | None:
@@ -91,6 +87,10 @@ def by_samples(losses: Sequence[Tensor] | Tensor, params: Sequence[Tensor], grap
         allow_unused=True,
     )
     pairs = [(layer, grad) for layer, grad in zip(layers, grads, strict=True) if grad is not None]
-    if any(not layer.keeps_samples for layer, _ in pairs):
-        return None
-    return SamplePullback(losses, pairs, params)
+    gramian = torch.zeros(m, m, dtype=torch.float64, device=losses.device)
+    for layer, grad in pairs:
+        part = layer.sample_gramian(grad)
+        if part is None:
+            return None
+        gramian += part.to(losses.device)
+    return SamplePullback(losses, params, pairs, gramian)

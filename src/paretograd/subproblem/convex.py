@@ -14,18 +14,11 @@ from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Evidence, Hypothesis
 from paretograd.solvers.nonneg_qp import factor
 from paretograd.subproblem import probing
-from paretograd.subproblem.scalarization import (
-    CONVEX,
-    DECREASING,
-    TRANSLATION,
-    ZERO,
-    DualPoint,
-    Quadratic,
-    Scalarization,
-)
+from paretograd.subproblem.scalarization import CONVEX, DECREASING, DualPoint, Quadratic
+from paretograd.subproblem.written import Written
 
 
-class Cvxpy(Scalarization):
+class Cvxpy(Written):
     """A function that builds a cvxpy expression of x, such as ``lambda x: cp.max(-x)``.
 
     Solved by Clarabel, an interior-point method, to six digits or more; the residual says how far it may be off.
@@ -40,8 +33,7 @@ class Cvxpy(Scalarization):
 
     def __init__(self, build: Callable[[Any], Any], risk: bool = False) -> None:
         _import_cvxpy()
-        self.build, self.risk = build, risk
-        self.formula = f"{getattr(build, '__name__', 's')}(x)"
+        super().__init__(build, risk)
         self._programs: dict[int, _Program] = {}
 
     def value(self, x: Array) -> float:
@@ -54,7 +46,7 @@ class Cvxpy(Scalarization):
     def dual(self, problem: Quadratic) -> DualPoint:
         unit, cp = problem.unit, _import_cvxpy()
         m = unit.m
-        x0 = np.zeros(m) if problem.center is None else problem.center.slopes
+        x0 = problem.slopes
         # In units of the largest gradient the solver's tolerances mean what they say.
         size = float(unit.norms.max()) if len(unit.norms) else 1.0
         A = np.zeros((m, m))
@@ -100,7 +92,7 @@ class Cvxpy(Scalarization):
 
     def _expression(self, x: Any, m: int) -> Any:
         cp = _import_cvxpy()
-        s = self.build(x)
+        s = self.function(x)
         if not isinstance(s, cp.Expression):
             raise HypothesisError(
                 "s returns a cvxpy expression",
@@ -122,14 +114,13 @@ class Cvxpy(Scalarization):
             decreasing = False
         if not convex:
             return (Hypothesis(CONVEX, False, Evidence.PROVED, "cvxpy's rules do not show it"),)
-        found = [
-            probing.check_zero(self.value(np.zeros(m)), ZERO),
+        proved = Hypothesis(DECREASING, True, Evidence.PROVED, "cvxpy")
+        return self._completed(
+            m,
             Hypothesis(CONVEX, True, Evidence.PROVED, "cvxpy"),
-            Hypothesis(DECREASING, True, Evidence.PROVED, "cvxpy")
-            if decreasing
-            else probing.check_decreasing(self.value, m, DECREASING, rounding=1e-6),  # a value may be a solve
-        ]
-        return (*found, probing.check_translation(self.value, m, TRANSLATION)) if self.risk else tuple(found)
+            # A value may itself be a solve, and so be off by more than rounding.
+            proved if decreasing else probing.check_decreasing(self.value, m, DECREASING, rounding=1e-6),
+        )
 
     def surrogate(self, m: int) -> Array | None:
         program = self._program(m)
@@ -142,9 +133,6 @@ class Cvxpy(Scalarization):
         if found is None or not np.isfinite(found.todense()).all():
             return probing.find_surrogate(self.value, m)
         return -np.asarray(found.todense(), dtype=np.float64).ravel()
-
-    def __repr__(self) -> str:
-        return f"Cvxpy({getattr(self.build, '__name__', self.build)})"
 
 
 class _Program(NamedTuple):

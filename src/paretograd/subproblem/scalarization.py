@@ -47,6 +47,11 @@ class Quadratic(NamedTuple):
     beta: float
     center: Center | None
 
+    @property
+    def slopes(self) -> Array:
+        """x0, the decreases at the centre, shape ``(m,)``."""
+        return np.zeros(self.unit.m) if self.center is None else self.center.slopes
+
     def shifted(self) -> UnitGramian:
         """The Gramian of ``g_k + g0 / beta``.
 

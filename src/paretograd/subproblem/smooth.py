@@ -16,18 +16,11 @@ from paretograd.guarantees import Hypothesis
 from paretograd.solvers.min_norm import min_norm_point
 from paretograd.solvers.nonneg_qp import factor
 from paretograd.subproblem import probing
-from paretograd.subproblem.scalarization import (
-    CONVEX,
-    DECREASING,
-    TRANSLATION,
-    ZERO,
-    DualPoint,
-    Quadratic,
-    Scalarization,
-)
+from paretograd.subproblem.scalarization import CONVEX, DECREASING, DualPoint, Quadratic
+from paretograd.subproblem.written import Written
 
 
-class Smooth(Scalarization):
+class Smooth(Written):
     """A twice differentiable convex function of x, written in torch; infinite or NaN outside its domain.
 
     The direction lies in the span of the gradients, so that in an orthonormal basis of it the problem has at most m
@@ -40,8 +33,7 @@ class Smooth(Scalarization):
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], risk: bool = False) -> None:
-        self.function, self.risk = function, risk
-        self.formula = f"{getattr(function, '__name__', 's')}(x)"
+        super().__init__(function, risk)
 
     def value(self, x: Array) -> float:
         found = self.function(torch.from_numpy(np.array(x)))
@@ -61,7 +53,7 @@ class Smooth(Scalarization):
 
     def dual(self, problem: Quadratic) -> DualPoint:
         unit, beta = problem.unit, problem.beta
-        x0 = np.zeros(unit.m) if problem.center is None else problem.center.slopes
+        x0 = problem.slopes
         L = unit.expand(factor(unit.C) * unit.norms).T
         start = self._start(problem, L, x0)
         if start is None:
@@ -149,19 +141,15 @@ class Smooth(Scalarization):
         return _Jet(value, as_array(slope), as_array(curvature)) if bool(torch.isfinite(curvature).all()) else None
 
     def hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
-        found = [
-            probing.check_zero(self.value(np.zeros(m)), ZERO),
+        return self._completed(
+            m,
             probing.check_convex(self.value, m, CONVEX),
             probing.check_decreasing(self.value, m, DECREASING),
-        ]
-        return (*found, probing.check_translation(self.value, m, TRANSLATION)) if self.risk else tuple(found)
+        )
 
     def surrogate(self, m: int) -> Array | None:
         jet = self._jet(np.zeros(m))
         return probing.find_surrogate(self.value, m) if jet is None else -jet.slope
-
-    def __repr__(self) -> str:
-        return f"Smooth({getattr(self.function, '__name__', self.function)})"
 
 
 class _Jet(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -75,31 +76,31 @@ def _search(
     """The root of ``log(beta rho) - log r*'(rho)``, which grows with ``log beta``."""
     from scipy.optimize import brentq
 
-    steps = 0
-    last: tuple[float, DualPoint] = (math.nan, DualPoint(np.zeros(unit.m), 0.0, 0.0, 0))
+    points: dict[float, DualPoint] = {}
 
+    @cache  # the ends of the bracket are asked for again, by the check below and by the root finder
     def excess(log_beta: float) -> float:
-        nonlocal steps, last
         beta = math.exp(log_beta)
-        point = s.dual(Quadratic(G, unit, beta, center))
-        steps += point.steps
-        last = (log_beta, point)
+        points[log_beta] = point = s.dual(Quadratic(G, unit, beta, center))
         rho = cones.norm(G, point.multipliers)
         if rho == 0.0:
             return -math.inf
         length = r.length(rho)
         return math.inf if length == 0.0 else math.log(beta * rho) - math.log(length)
 
+    def answer(log_beta: float) -> tuple[DualPoint, float, int]:
+        excess(log_beta)
+        return points[log_beta], math.exp(log_beta), sum(point.steps for point in points.values())
+
     # The unit of beta: the length over the pull of the plain average.
     rho = cones.norm(G, np.full(unit.m, 1.0 / unit.m)) or float(np.sqrt(G.diagonal().max()))
     start = math.log(r.length(rho) / rho) if rho > 0.0 else 0.0
     low, high = _bracket(excess, start, -1.0, _LOWEST), _bracket(excess, start, 1.0, _HIGHEST)
-    if excess(high) < 0.0 or excess(low) > 0.0:  # the pull vanishes before the length is reached: stationary
-        return last[1]._replace(stationary=True), 0.0 if center is None else math.exp(last[0]), steps
-    root = float(brentq(excess, low, high, xtol=_ACCURACY, rtol=4 * np.finfo(float).eps))
-    if last[0] != root:
-        excess(root)
-    return last[1], math.exp(root), steps
+    for end, missed in ((high, excess(high) < 0.0), (low, excess(low) > 0.0)):
+        if missed:  # the pull vanishes before the length is reached: stationary
+            point, beta, steps = answer(end)
+            return point._replace(stationary=True), 0.0 if center is None else beta, steps
+    return answer(float(brentq(excess, low, high, xtol=_ACCURACY, rtol=4 * np.finfo(float).eps)))
 
 
 def _bracket(excess: Callable[[float], float], start: float, sign: float, limit: float) -> float:
