@@ -43,7 +43,8 @@ def gramian(jacobian: Tensor) -> Tensor:
     """The Gramian ``G = J @ J.T``, shape ``(..., m, m)``, accumulated and returned in float64.
 
     Rows of float16 or float32 gradients are multiplied exactly in float64, so that neither gradients of
-    norm 1e-15 underflow nor those of norm 1e15 overflow.
+    norm 1e-15 underflow nor those of norm 1e15 overflow. The exception are a few long float32 rows on a GPU: there the
+    products are float32's, and only their sums float64's (`paretograd.geometry.kernels`).
 
     Args:
         jacobian: shape ``(..., m, n)``, one row per objective, any floating dtype.
