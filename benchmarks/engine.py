@@ -23,119 +23,26 @@ import statistics
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-from common import ROOT, fill, markdown_table, processor, replace
+from common import processor, replace
+from engine_methods import MISSING, PEER, PLAIN, Step, TorchJDUPGrad, methods, naive, ours
 from engine_models import MODELS, TASKS, Problem, checks
+from engine_report import COMBINE, RESULTS, TARGETS, console, render
 from torch import Tensor
 
 import paretograd as pg
-
-try:
-    from torchjd.aggregation import UPGrad as TorchJDUPGrad
-    from torchjd.aggregation import UPGradWeighting
-    from torchjd.autogram import Engine
-    from torchjd.autojac import jac_to_grad, mtl_backward
-
-    MISSING = None
-except ImportError as error:
-    MISSING = str(error)
-
-PAGE = ROOT / "docs" / "engine-benchmark.md"
-RESULTS = ROOT / "benchmarks" / "results"
-PLAIN, NAIVE, OURS, PEER = "plain sum", "naive loop", "paretograd, gramian", "TorchJD"
-COMBINE = "combine"  # the name, beside the models', of the benchmark of a given Jacobian
-
-#: Of TorchJD's least, in time and in memory; of the time that reading the Jacobian twice takes.
-TARGETS = {"cpu": (1 / 3, 1 / 3), "cuda": (0.6, 0.4)}
-COMBINE_TARGET = 1.25
 
 #: Settings of glibc's allocator under which freed blocks go back to the system at once, and none are reused unseen.
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
 #: Processes whose median counts where the allocator is left to itself, since its answers vary by a third.
 PROCESSES = 5
-
-Step = Callable[[], object]
-
-
-# Methods: each makes a step from a problem of its own.
-
-
-def plain(problem: Problem) -> Step:
-    return lambda: torch.stack(problem.losses()[0]).sum().backward()
-
-
-def naive(problem: Problem) -> Step:
-    """One backward pass for each loss, and the Jacobian as one matrix."""
-
-    def step() -> None:
-        losses, _ = problem.losses()
-        shared, rows = problem.shared, []
-        for k, (loss, head) in enumerate(zip(losses, problem.heads, strict=True)):
-            own = list(head.parameters())
-            grads = torch.autograd.grad(loss, shared + own, retain_graph=k < len(losses) - 1)
-            rows.append(torch.cat([grad.reshape(-1) for grad in grads[: len(shared)]]))
-            for param, grad in zip(own, grads[len(shared) :], strict=True):
-                param.grad = grad
-        J = torch.stack(rows)
-        del rows, grads
-        direction = pg.UPGrad().weights(J @ J.T) @ J
-        for param, grad in zip(shared, direction.split([param.numel() for param in shared]), strict=True):
-            param.grad = grad.reshape(param.shape)
-
-    return step
-
-
-def ours(engine: str) -> Callable[[Problem], Step]:
-    return lambda problem: lambda: pg.backward(problem.losses()[0], pg.UPGrad(), engine=engine)
-
-
-def autojac(chunk: int | None, by_blocks: bool) -> Callable[[Problem], Step]:
-    def make(problem: Problem) -> Step:
-        rule = TorchJDUPGrad()
-
-        def step() -> None:
-            losses, features = problem.losses()
-            mtl_backward(losses, features=features, parallel_chunk_size=chunk)
-            jac_to_grad(problem.shared, rule, optimize_gramian_computation=by_blocks)
-
-        return step
-
-    return make
-
-
-def autogram(problem: Problem) -> Step:
-    """TorchJD's Gramian engine; losses are means over the batch, so that there is no batch dimension to use."""
-    engine, rule = Engine(problem.trunk, batch_dim=None), UPGradWeighting()
-
-    def step() -> None:
-        losses = torch.stack(problem.losses()[0])
-        losses.sum().backward(inputs=list(problem.heads.parameters()), retain_graph=True)
-        losses.backward(rule(engine.compute_gramian(losses)), inputs=problem.shared)
-
-    return step
-
-
-def methods(with_torchjd: bool) -> dict[str, Callable[[Problem], Step]]:
-    found = {PLAIN: plain, NAIVE: naive}
-    if with_torchjd:
-        found |= {
-            f"{PEER} mtl_backward": autojac(None, by_blocks=False),
-            f"{PEER} mtl_backward, Gramian by blocks": autojac(None, by_blocks=True),
-            f"{PEER} mtl_backward, sequential": autojac(1, by_blocks=False),
-            f"{PEER} mtl_backward, sequential, by blocks": autojac(1, by_blocks=True),
-            f"{PEER} autogram": autogram,
-        }
-    return found | {OURS: ours("gramian"), "paretograd, jacobian": ours("jacobian")}
-
-
-# Measurements.
 
 
 def synchronize(device: str) -> None:
@@ -348,144 +255,15 @@ def _checked_step(problem: Problem, make: Callable[[Problem], Step]) -> tuple[Te
     if problem.scaler is None:
         return problem.direction(), True
     optimizer = torch.optim.SGD([*problem.shared, *problem.heads.parameters()], lr=1e-3)
-    scaler = torch.amp.GradScaler(problem.inputs.device.type)
+    scaler = torch.amp.GradScaler(problem.targets.device.type)
     scaler.load_state_dict(problem.scaler.state_dict())
-    scaler.scale(torch.zeros((), device=problem.inputs.device))  # it makes its tensors when it is first used
+    scaler.scale(torch.zeros((), device=problem.targets.device))  # it makes its tensors when it is first used
     before = scaler.get_scale()
     scaler.unscale_(optimizer)
     direction = problem.direction()
     scaler.step(optimizer)
     scaler.update()
     return direction, scaler.get_scale() >= before
-
-
-# Report.
-
-
-def cells(record: dict[str, Any], reference: float | None) -> list[str]:
-    def shown(value: float | None, form: Callable[[float], str]) -> str:
-        return "-" if value is None else form(value)
-
-    def milliseconds(value: float) -> str:
-        return f"{value:,.0f}" if value >= 99.5 else f"{value:.3g}"
-
-    def mebibytes(value: float) -> str:
-        return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}"
-
-    ratio = None if reference is None or record["median_ms"] is None else record["median_ms"] / reference
-    return [
-        record["method"],
-        *(shown(record[key], milliseconds) for key in ("median_ms", "best_ms")),
-        shown(ratio, lambda value: f"{value:.2f}"),
-        *(shown(record[key], mebibytes) for key in ("extra_mib", "untuned_mib") if key in record),
-        shown(record["error"], lambda value: f"{value:.0e}"),
-    ]
-
-
-def tables(results: dict[str, Any]) -> Iterable[tuple[str, list[list[str]]]]:
-    """Title and rows, headings first, of each table."""
-    for section in (*results["models"], *([results["combining"]] if results.get("combining") else [])):
-        reference_name = section.get("reading", PLAIN)
-        title = section["name"]
-        if "shared" in section:
-            title += f"; {section['shared'] / 1e6:.1f} million shared parameters"
-        reference = _value(section, lambda name, wanted=reference_name: name == wanted, "median_ms")
-        headings = ["method", "median, ms", "best, ms", f"times {reference_name}", "extra memory, MiB"]
-        headings += ["glibc's defaults, MiB", "error"] if "untuned_mib" in section["methods"][0] else ["error"]
-        yield title, [headings, *(cells(record, reference) for record in section["methods"])]
-
-
-def _value(section: dict[str, Any], match: Callable[[str], bool], key: str) -> float | None:
-    """The least among the methods whose name matches."""
-    found = [r[key] for r in section["methods"] if match(r["method"]) and r[key] is not None]
-    return min(found, default=None)
-
-
-def verdicts(results: dict[str, Any]) -> list[tuple[str, bool, str]]:
-    """What each target asks, whether it is met, and the numbers."""
-    found = []
-    for section in results["models"]:
-        time, memory = TARGETS[results["device"]]
-        asks = [("median_ms", time, "time", "ms"), ("extra_mib", memory, "memory", "MiB")]
-        if "untuned_mib" in section["methods"][0]:
-            asks.append(("untuned_mib", memory, "memory under glibc's defaults", "MiB"))
-        for key, factor, what, unit in asks:
-            mine = _value(section, lambda name: name == OURS, key)
-            theirs = _value(section, lambda name: name.startswith(PEER), key)
-            if mine is not None and theirs:
-                asked = f"{section['name']}: {what} at most {factor:.2g} of TorchJD's least"
-                shown = f"{mine:.3g} {unit} against {theirs:.3g}: {mine / theirs:.2f}"
-                found.append((asked, mine <= factor * theirs, shown))
-    if section := results.get("combining"):
-        mine = _value(section, lambda name: name.startswith("paretograd"), "median_ms")
-        reading = _value(section, lambda name: name == section["reading"], "median_ms")
-        if mine is not None and reading:
-            shown = f"{mine:.3g} ms against {reading:.3g}: {mine / reading:.2f}"
-            asked = f"combining: at most {COMBINE_TARGET} of reading the Jacobian twice"
-            found.append((asked, mine <= COMBINE_TARGET * reading, shown))
-    return found
-
-
-def check_lines(results: dict[str, Any]) -> list[list[str]]:
-    found = [["model", "auto", "gramian", "jacobian", "naive loop against float64"]]
-    for record in results.get("correctness", []):
-        line = [record["name"]]
-        for key, flag in (*((e, e) for e in ("auto", "gramian", "jacobian")), ("naive against float64", "naive")):
-            skipped = "" if record[f"{flag}, step taken"] is not False else " (step skipped)"
-            line.append("-" if record[key] is None else f"{record[key]:.0e}{skipped}")
-        found.append(line)
-    return found
-
-
-def console(results: dict[str, Any]) -> str:
-    lines = [results["machine"], f"load average {results['load'][0]:.1f} to {results['load'][1]:.1f}"]
-    parts = list(tables(results))
-    if results.get("correctness"):
-        parts.insert(0, ("Correctness: direction against the naive loop's", check_lines(results)))
-    for title, table in parts:
-        widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-        lines += ["", title]
-        lines += [
-            "  ".join(x.ljust(w) if i == 0 else x.rjust(w) for i, (x, w) in enumerate(zip(row, widths, strict=True)))
-            for row in table
-        ]
-    lines += ["", "Targets"]
-    lines += [f"  {'met  ' if met else 'short'}  {asked} ({shown})" for asked, met, shown in verdicts(results)]
-    return "\n".join(lines)
-
-
-def markdown(results: dict[str, Any]) -> str:
-    """The page's block for one device."""
-    lines = [f"## {'GPU' if results['device'] == 'cuda' else 'CPU'}", "", f"Measured on: {results['machine']}."]
-    lines += [f"{results['repeats']} repetitions. Load average {results['load'][0]:.1f} before and"]
-    lines[-1] += f" {results['load'][1]:.1f} after the run."
-    if results.get("correctness"):
-        lines += ["", "### Correctness", "", "Relative difference of the direction from the naive loop's, in the same"]
-        lines[-1] += " precision; last, the naive loop's own error."
-        lines += ["", *markdown_table(*_headed(check_lines(results)))]
-    for title, table in tables(results):
-        lines += ["", f"### {title}", "", *markdown_table(*_headed(table))]
-    for section in (*results["models"], *([results["combining"]] if results.get("combining") else [])):
-        lines += [f"\n{r['method']} failed: `{r['failure']}`" for r in section["methods"] if r["failure"]]
-    if found := verdicts(results):
-        body = [[asked, "met" if met else "short", shown] for asked, met, shown in found]
-        lines += ["", "### Targets", "", *markdown_table(["target", "", "numbers"], body, names=3)]
-    return "\n".join(lines)
-
-
-def _headed(table: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    return table[0], table[1:]
-
-
-def render() -> None:
-    """Write the page's tables from the results files that are there."""
-    blocks = []
-    for device in TARGETS:
-        path = RESULTS / f"engine-{device}.json"
-        if path.exists():
-            blocks.append(markdown(json.loads(path.read_text())))
-    fill(PAGE, "\n\n".join(blocks))
-    print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
 
 
 def machine(device: str, with_torchjd: bool) -> str:

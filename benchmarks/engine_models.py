@@ -57,7 +57,7 @@ class Problem:
 
     def direction(self) -> Tensor:
         """What the step left in the ``.grad`` of the shared parameters, as one vector."""
-        return torch.cat([param.grad.reshape(-1) for param in self.shared])
+        return torch.cat([param.grad.reshape(-1).to(self.targets.device) for param in self.shared])
 
     def copy(self) -> Problem:
         """The same problem with parameters of its own: no method's hooks or gradients reach another's."""
@@ -148,6 +148,28 @@ def small_cnn(device: str) -> Problem:
     return problem(trunk, 256, torch.randn(32, 3, 16, 16), device)
 
 
+class Move(nn.Module):
+    """Hand features on to another device."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to(self.device)
+
+
+def two_devices(device: str) -> Problem:
+    """The first layers on the CPU, all others and the heads on the device."""
+    torch.manual_seed(0)
+    below = nn.Sequential(nn.Linear(64, 96), nn.ReLU())
+    above = nn.Sequential(nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 64)).to(device)
+    inputs = torch.randn(32, 64)
+    found = replace(problem(nn.Sequential(below, Move(device), above), 64, inputs, device), inputs=inputs)
+    below.to("cpu")  # back, as `problem` puts the whole trunk on the device
+    return found
+
+
 #: By device and name: what the page says of a model, and what builds it.
 MODELS: dict[str, dict[str, tuple[str, Callable[[], Problem]]]] = {
     "cpu": {
@@ -172,4 +194,5 @@ def checks(device: str) -> dict[str, Problem]:
         "CNN, BatchNorm in training mode": small_cnn(device),
         "Transformer layer, bfloat16 autocast": replace(transformer(128, 1, 16, 32, device), precision=torch.bfloat16),
         "MLP, float16 autocast and GradScaler": half,
+        "MLP, its first layer on the CPU": two_devices(device),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from paretograd.geometry.gramian import (
     check_gramian,
     combine,
     gramian,
+    quick_gramian,
     unit_gramian,
 )
 from paretograd.guarantees import Guarantee
@@ -67,7 +69,8 @@ class Aggregator(ABC):
         if array.ndim == 2:
             return self._solution(array, eps, gramian)
         m = array.shape[-1]
-        items = tuple(self._solution(G, eps, gramian) for G in array.reshape(-1, m, m))
+        with self.one_step():
+            items = tuple(self._solution(G, eps, gramian) for G in array.reshape(-1, m, m))
         stacked = torch.stack([item.weights for item in items]) if items else gramian.new_empty(0)
         return Solution.of_batch(stacked.reshape(gramian.shape[:-1]), items)
 
@@ -85,15 +88,28 @@ class Aggregator(ABC):
     def __call__(self, jacobian: Tensor) -> Tensor:
         """The direction, shape ``(..., n)``, from a Jacobian ``(..., m, n)`` with one row per objective.
 
-        The Gramian, the weights and the sum are computed in float64; the result has the Jacobian's dtype.
+        The Gramian, the weights and the sum are computed in float64, but for a few long float32 rows on a GPU, whose
+        products are float32's; the result has the Jacobian's dtype.
         """
-        return combine(self.weights(gramian(jacobian)), jacobian)
+        quick = quick_gramian(jacobian)
+        weights = self.weights(gramian(jacobian)) if quick is None else torch.from_numpy(self._outcome(*quick).weights)
+        return combine(weights, jacobian)
+
+    def one_step(self) -> AbstractContextManager[None]:
+        """All calls within count as one step, for a rule that changes from step to step, such as `Mixed`.
+
+        A batch is one step, and so are the groups of a `backward`; use it where you aggregate parts of a step apart.
+        """
+        return nullcontext()
 
     def normalized(self) -> Aggregator:
         """The starred variant of the paper (UPGrad*): weights divided by the sum of their magnitudes."""
         from paretograd.aggregators.normalized import Normalized
 
         return Normalized(self)
+
+    def _starred_guarantee(self) -> Guarantee:
+        return self.guarantee.normalized()
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must keep; empty for a rule without state."""

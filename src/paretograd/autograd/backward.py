@@ -17,7 +17,6 @@ from paretograd.autograd.samples import by_samples
 from paretograd.autograd.source import at_losses, below_heads
 from paretograd.autograd.step import Step
 from paretograd.errors import NonFiniteGradientError, ParameterError
-from paretograd.geometry.gramian import as_array
 
 
 def backward(
@@ -72,14 +71,15 @@ def backward(
         raise ParameterError(f"nonfinite={nonfinite!r}: use 'raise' or 'propagate'")
     with torch.no_grad(), torch.autocast(checked[0].device.type, enabled=False):
         try:
-            found, steps = _directions(checked, aggregator, groups, graph, shared, specific, engine, chunk, per_sample)
+            with aggregator.one_step():  # of all groups; none if anything fails
+                found, steps = _directions(
+                    checked, aggregator, groups, graph, shared, specific, engine, chunk, per_sample, retain_graph
+                )
         except NonFiniteGradientError:
             if nonfinite == "raise":
                 raise
-            found, steps = _plain_sum(checked, aggregator, groups)
+            found, steps = _plain_sum(checked, aggregator, groups, retain_graph)
         _accumulate(found)  # only now, when nothing can go wrong any more
-        if not retain_graph:
-            release(checked, graph.leaves)
     return steps[0] if len(steps) == 1 else Step.of_groups(steps)
 
 
@@ -93,8 +93,9 @@ def _directions(
     engine: Engine,
     chunk: int | None,
     per_sample: bool,
+    retain_graph: bool,
 ) -> tuple[list[tuple[Tensor, Tensor]], list[Step]]:
-    """All gradients, each with its parameter, and a step for each group."""
+    """All gradients, each with its parameter, and a step for each group; the graph is freed unless it is retained."""
     m = len(losses)
     sorted_groups = [_sort(group, graph, m, shared, specific) for group in groups]
     own = [param for _, alone in sorted_groups for param in alone]
@@ -110,25 +111,33 @@ def _directions(
         rest = [param for param in own if not _is_private(param, graph)]
     if rest:
         found += present(rest, weighted_gradients(losses, rest, torch.ones(m, dtype=torch.float64)))
-    _check_finite(found, losses)
-    steps = []
-    for common, _ in sorted_groups:
+    steps: list[Step] = []
+    for number, (common, _) in enumerate(sorted_groups):
         pullback = (by_samples(losses, common, graph) if per_sample else None) or Pullback(
             losses, common, graph, source, engine=engine, chunk=chunk
         )
-        outcome = aggregator._outcome(as_array(pullback.gramian), pullback.eps)
+        if not number:
+            _check_finite(found, losses)  # here, where a GPU had to be waited for anyway
+        outcome = aggregator._outcome(pullback.array, pullback.eps)
         weights = torch.from_numpy(outcome.weights).to(pullback.gramian.device)
         steps.append(Step(weights, pullback.gramian, aggregator, eps=pullback.eps))
-        found += pullback.combine(weights)
+        last = not retain_graph and number == len(sorted_groups) - 1
+        found += pullback.combine(weights, free=last)
+    if last and not pullback.passes:
+        release(losses, graph.leaves)
     return found, steps
 
 
 def _plain_sum(
-    losses: Sequence[Tensor] | Tensor, aggregator: Aggregator, groups: Sequence[Sequence[Tensor]]
+    losses: Sequence[Tensor] | Tensor,
+    aggregator: Aggregator,
+    groups: Sequence[Sequence[Tensor]],
+    retain_graph: bool,
 ) -> tuple[list[tuple[Tensor, Tensor]], list[Step]]:
     """The gradients of the sum, which hold what is not finite, and a step that has no weights."""
     m, chosen = len(losses), [param for group in groups for param in group]
-    found = present(chosen, weighted_gradients(losses, chosen, torch.ones(m, dtype=torch.float64)))
+    ones = torch.ones(m, dtype=torch.float64)
+    found = present(chosen, weighted_gradients(losses, chosen, ones, free=not retain_graph))
     unknown = torch.full((m, m), torch.nan, dtype=torch.float64)
     return found, [Step(unknown[0], unknown, aggregator) for _ in groups]
 
@@ -178,9 +187,9 @@ def _check_chosen(
 def _check_finite(found: Sequence[tuple[Tensor, Tensor]], losses: Sequence[Tensor] | Tensor) -> None:
     if not found:
         return
-    # Sums of finite numbers may overflow, so that they only raise a suspicion; but they take one wait for all.
-    sums = [torch.real(torch.sum(grad)) for _, grad in found]
-    if bool(torch.isfinite(torch.stack([total.to(sums[0]) for total in sums])).all()):
+    # Norms of finite numbers may overflow, so that they only raise a suspicion; but they take one wait for all.
+    norms = torch._foreach_norm([torch.abs(grad) if grad.is_sparse else grad for _, grad in found])
+    if bool(torch.isfinite(torch.stack([norm.to(norms[0]) for norm in norms])).all()):
         return
     bad = not_finite(losses, [param for param, _ in found])
     if bad:

@@ -11,20 +11,22 @@ Three ways, of falling cost in memory:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
 from paretograd.autograd.graph import Graph, Use
-from paretograd.autograd.layers import Layer
+from paretograd.autograd.layers import Layer, Part
 from paretograd.autograd.operations import layer_of
-from paretograd.autograd.products import accumulator, combination, row_gramian
+from paretograd.autograd.products import accumulator, combination, rounding, row_gramian
 from paretograd.autograd.rows import gradient_rows, not_finite, streamed_rows, weighted_gradients
 from paretograd.autograd.source import Losses, Source
 from paretograd.errors import NonFiniteGradientError
+from paretograd.geometry.gramian import as_array
 
 Engine = Literal["auto", "gramian", "jacobian"]
 
@@ -33,6 +35,9 @@ _KEPT_SHARE = 0.25
 
 #: Below this many parameters, reading the graph takes longer than it saves.
 _FEW = 4096
+
+#: Rows of at most this many numbers are multiplied together with others.
+_SHORT = 4096
 
 #: Squared norms outside these lose digits, or all, in sums of float32 products.
 _SMALL, _LARGE = 1e-20, 1e30
@@ -43,6 +48,8 @@ class Pullback:
 
     Attributes:
         gramian: ``J @ J.T`` over these parameters, float64, shape ``(m, m)``.
+        array: the same on the host.
+        passes: whether `combine` makes a backward pass.
         eps: rounding of its entries, relative to the norms of the gradients.
     """
 
@@ -70,8 +77,8 @@ class Pullback:
         self._source = source
         by_rows = engine == "jacobian" or (engine == "auto" and sum(p.numel() for p in params) <= _FEW)
         self._rules, self._rest = ([], self._params) if by_rows else split_layers(params, graph)
-        self._streams = chunk is None and bool(self._rules) and _is_large(self._rules, self._rest)
-        self.eps = max((torch.finfo(accumulator(p.dtype)).eps for p in params), default=2e-16)
+        self.passes = chunk is None and bool(self._rules) and _is_large(self._rules, self._rest)
+        self.eps = max((rounding(param) for param in params), default=2e-16)
         self._scales = torch.ones(len(losses), dtype=torch.float64)
         self._differentiate()
         self._check_finite()
@@ -83,54 +90,85 @@ class Pullback:
         m = len(self._losses)
         self._layers: list[tuple[Layer, Tensor]] = []
         self._rows: list[tuple[Tensor, Tensor]] = []
-        self.gramian = torch.zeros(m, m, dtype=torch.float64, device=self._losses[0].device)
-        if self._streams and self._stream():
-            return
-        self._streams = False
+        self._parts: list[Tensor] = []
+        self._short: list[Tensor] = []
+        if not (self.passes and self._stream()):
+            self.passes = False
+            self._keep()
+        self._parts += [
+            row_gramian(torch.cat([rows for rows in self._short if rows.device == device], dim=1))
+            for device in {rows.device for rows in self._short}
+        ]
+        device = self._losses[0].device
+        total = torch.zeros(m, m, dtype=torch.float64, device=device)
+        if self._parts:
+            total = torch.stack([part.to(device) for part in self._parts]).sum(dim=0)
+        self._parts.clear()
+        self._short.clear()
+        self.gramian = 0.5 * (total + total.T)
+        self.array = as_array(self.gramian)
+
+    def _keep(self) -> None:
+        """The Gramian from the outputs of layers, which are kept for the direction."""
         inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in self._rules), *self._rest]
         found = gradient_rows(self._source, inputs, self._graph.operations, self._chunk)
         for layer, rows in zip(self._rules, found, strict=False):
             if rows is not None:
                 self._layers.append((layer, rows))
-                self._add(layer.gramian(rows))
+                self._take(layer, rows)
         for param, rows in zip(self._rest, found[len(self._rules) :], strict=True):
             if rows is not None:
                 self._rows.append((param, rows))
-                self._add(row_gramian(rows))
+                self._take_rows(rows)
 
-    def _add(self, part: Tensor) -> None:
-        self.gramian += part.detach().to(self.gramian.device)
+    def _take(self, layer: Layer, grads: Tensor) -> Part:
+        part = layer.part(grads)
+        if part.gramian is not None:
+            self._parts.append(part.gramian)
+        self._short += part.rows
+        return part
+
+    def _take_rows(self, rows: Tensor) -> None:
+        if rows.numel() > _SHORT * len(rows) or rows.is_complex():
+            self._parts.append(row_gramian(rows))
+        else:
+            self._short.append(rows.reshape(len(rows), -1).to(accumulator(rows.dtype)))
 
     def _stream(self) -> bool:
         """Sum the Gramian while the batched backward pass goes on; False where it cannot be batched."""
-        consumers = {layer.node: lambda rows, layer=layer: self._add(layer.gramian(rows)) for layer in self._rules}
         sinks = self._graph.sinks([layer.node for layer in self._rules])
         last = [layer for layer in self._rules if layer.node in sinks]
+
+        def consumer(layer: Layer) -> Callable[[Tensor], Tensor | None]:
+            return lambda rows: layer.pull(rows, self._take(layer, rows))
+
+        consumers = {layer.node: consumer(layer) for layer in self._rules if layer.node not in sinks}
         inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in last), *self._rest]
-        found = streamed_rows(self._source, inputs, consumers, self._graph.operations, sinks)
+        found = streamed_rows(self._source, inputs, consumers, self._graph.operations)
         if found is None:
-            self.gramian.zero_()
+            self._parts.clear()
+            self._short.clear()
             return False
         for layer, rows in zip(last, found, strict=False):
             if rows is not None:
-                self._add(layer.gramian(rows))
+                self._take(layer, rows)
         for rows in found[len(last) :]:
             if rows is not None:
-                self._add(row_gramian(rows))
+                self._take_rows(rows)
         return True
 
     def _wanted_scales(self) -> Tensor | None:
         """Factors that bring squared norms back into the range of float32; None if all are in it."""
-        squares, largest = self.gramian.diagonal().cpu(), self.gramian.abs().amax(dim=1).cpu()
+        squares, largest = self.array.diagonal(), abs(self.array).max(axis=1, initial=0.0)
         large = ~(squares <= _LARGE)
         small = (squares < _SMALL) & (largest > 0.0)
-        if self.eps < 1e-15 or not bool((large | small).any()):
+        if self.eps < 1e-15 or not (large | small).any():
             return None
-        return torch.where(large, 2.0**-60, torch.where(small, 2.0**50, 1.0)).double()
+        return torch.from_numpy(np.where(large, 2.0**-60, np.where(small, 2.0**50, 1.0)))
 
     def _check_finite(self) -> None:
         """Raise where a gradient is not finite; where only squares of finite ones overflow, go on."""
-        if not bool(torch.isfinite(self.gramian).all()):
+        if not np.isfinite(self.array).all():
             inputs: list[Tensor | GradientEdge] = list(self._params)
             bad = not_finite(self._losses, inputs)
             if bad or self.eps < 1e-15:
@@ -141,23 +179,33 @@ class Pullback:
         source = self._source
         self._scales, self._source = scales, source.scaled(scales)
         self._differentiate()
-        if bool(torch.isfinite(self.gramian).all()):
-            inverse = (1.0 / scales).to(self.gramian.device)
-            self.gramian *= inverse * inverse[:, None]
+        if np.isfinite(self.array).all():
+            inverse = 1.0 / scales
+            self.gramian *= (inverse * inverse[:, None]).to(self.gramian.device)
+            self.array = as_array(self.gramian)
         else:  # half precision on the way, which has no room for the factors
             self._scales, self._source = torch.ones_like(scales), source
             self._differentiate()
 
-    def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Each parameter with its gradient of ``sum_k w_k f_k``."""
-        if self._streams:
-            return present(self._params, weighted_gradients(self._losses, self._params, weights))
-        scaled = weights.cpu() / self._scales
+    def combine(self, weights: Tensor, free: bool) -> list[tuple[Tensor, Tensor]]:
+        """Each parameter with its gradient of ``sum_k w_k f_k``; what was kept for it is given up.
+
+        Args:
+            weights: shape ``(m,)``.
+            free: whether the graph may be freed on the way.
+        """
+        if self.passes:
+            return present(self._params, weighted_gradients(self._losses, self._params, weights, free=free))
+        scaled = weights / self._scales.to(weights)
         found = []
-        for layer, rows in self._layers:
-            grads = layer.gradients(combination(scaled, rows))
-            found += list(zip(layer.params, grads, strict=True))
-        found += [(param, combination(scaled, rows)) for param, rows in self._rows]
+        while self._layers:
+            layer, rows = self._layers.pop()
+            grad = combination(scaled, rows)
+            del rows  # before the gradients are made: they are of the size that it leaves
+            found += list(zip(layer.params, layer.gradients(grad), strict=True))
+        while self._rows:
+            param, rows = self._rows.pop()
+            found.append((param, combination(scaled, rows)))
         return fitted(found)
 
 

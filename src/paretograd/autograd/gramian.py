@@ -25,8 +25,7 @@ def gramian(
     """The Gramian ``G = J @ J.T`` of the gradients, in float64.
 
     From a Jacobian of shape ``(..., m, n)``: rows of float16 or float32 gradients are multiplied exactly in
-    float64, so that neither gradients of norm 1e-15 underflow nor those of norm 1e15 overflow. The exception are a few
-    long float32 rows on a GPU: there the products are float32's, and only their sums float64's.
+    float64, so that neither gradients of norm 1e-15 underflow nor those of norm 1e15 overflow.
 
     From losses, m scalars in a list or a vector: over ``params``, without storing the Jacobian where the layers allow
     it. The graph is kept, for the backward pass that follows.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 _LEAF = "torch::autograd::AccumulateGrad"
+
+#: Operations that make a vector of scalars.
+_JOINING = frozenset({"StackBackward0", "CatBackward0"})
 
 #: Operations that only hand a parameter on: its transpose, and its copy in another precision under autocast.
 _PASSING = frozenset({"TBackward0", "ToCopyBackward0"})
@@ -89,7 +92,7 @@ class Graph:
             where the losses have no such parts, or share more than operations.
         """
         found: dict[Node, tuple[int, list[tuple[int, GradientEdge]]]] = {}
-        if any(self._masks[root].bit_count() != 1 for root in self._roots):
+        if any(self._masks[root].bit_count() > 1 for root in self._roots):
             return None
         for node in self._order:
             if self._masks[node].bit_count() != 1:
@@ -116,14 +119,39 @@ class Graph:
 
 
 def roots_of(losses: Sequence[Tensor] | Tensor) -> list[tuple[Node, int]]:
-    """The nodes at which the losses start, each with the bits of its losses."""
+    """The nodes at which the losses start, each with the bits of its losses.
+
+    Losses that were joined to a vector, and perhaps taken out of it again, start where they were before.
+    """
     if not isinstance(losses, Tensor):
-        return [(get_gradient_edge(loss).node, 1 << k) for k, loss in enumerate(losses)]
+        found = []
+        for k, loss in enumerate(losses):
+            edge = get_gradient_edge(loss)
+            passed, start = _before_vector(edge.node, edge.output_nr)
+            found += [*((node, 0) for node in passed), (start, 1 << k)]
+        return found
     node = get_gradient_edge(losses).node
     inputs = [child for child, _ in node.next_functions if child is not None]
-    if node.name() == "StackBackward0" and len(inputs) == len(losses):
+    if node.name() in _JOINING and len(inputs) == len(losses):
         return [(node, 0), *((child, 1 << k) for k, child in enumerate(inputs))]
     return [(node, (1 << len(losses)) - 1)]
+
+
+def _before_vector(node: Any, number: int) -> tuple[list[Node], Node]:
+    """Where a scalar was computed that is an entry of a stack of scalars, and what lies between; itself otherwise."""
+    name = node.name()
+    if name not in ("UnbindBackward0", "SelectBackward0"):
+        return [], node
+    stack = node.next_functions[0][0]
+    if stack is None or stack.name() != "StackBackward0":
+        return [], node
+    entries = stack.next_functions
+    index = number if name == "UnbindBackward0" else node._saved_index
+    if index >= len(entries):  # counted from the end, as an unsigned number
+        index += len(entries) - 2**64
+    if not 0 <= index < len(entries) or entries[index][0] is None or node._saved_dim != 0 or stack._saved_dim != 0:
+        return [], node
+    return [node, stack], entries[index][0]
 
 
 def _postorder(roots: Sequence[Node]) -> list[Node]:

@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
-from torch.nn.functional import unfold
+from torch.nn.functional import pad
 
 from paretograd.autograd.products import accumulator, outer_gramian, row_gramian
+
+
+class Part(NamedTuple):
+    """What a layer adds to the Gramian: a matrix, and that of short rows, which are multiplied together in the end.
+
+    Attributes:
+        gramian: shape ``(m, m)``, float64, symmetric up to rounding; None for zero.
+        rows: gradients of small parameters, each of shape ``(m, size)``.
+    """
+
+    gramian: Tensor | None
+    rows: list[Tensor]
 
 
 class Layer(ABC):
@@ -47,8 +59,15 @@ class Layer(ABC):
         return None
 
     @abstractmethod
-    def gramian(self, grads: Tensor) -> Tensor:
-        """The Gramian ``(m, m)`` of the parameters' gradients, from the output's, shape ``(m, *output)``."""
+    def part(self, grads: Tensor) -> Part:
+        """What the parameters add to the Gramian, from the gradients of the output, shape ``(m, *output)``."""
+
+    def pull(self, grads: Tensor, part: Part) -> Tensor | None:
+        """The gradients ``(m, *input)`` of the input, where that takes less than torch's own rule for batches.
+
+        None where it is left to torch.
+        """
+        return None
 
     @abstractmethod
     def gradients(self, grad: Tensor) -> list[Tensor]:
@@ -63,8 +82,8 @@ class Affine(Layer):
         self.inputs = inputs if weight is not None else None
         self.transposed, self.bias = transposed, bias is not None
 
-    def gramian(self, grads: Tensor) -> Tensor:
-        return outer_gramian(grads, self.inputs, self.bias)
+    def part(self, grads: Tensor) -> Part:
+        return Part(*outer_gramian(grads, self.inputs, self.bias))
 
     def sample_gramian(self, grad: Tensor) -> Tensor:
         # <d_k x_k', d_l x_l'> = <d_k, d_l> <x_k, x_l>
@@ -87,31 +106,91 @@ class Scaled(Layer):
     """``weight * normalized + bias`` with parameters along some dimensions: the norm layers."""
 
     def __init__(
-        self, node: Node, normalized: Tensor, weight: Tensor | None, bias: Tensor | None, reduced: tuple[int, ...]
+        self,
+        node: Node,
+        normalized: Callable[[], Tensor],
+        weight: Tensor | None,
+        bias: Tensor | None,
+        reduced: tuple[int, ...],
     ) -> None:
         super().__init__(node, [p for p in (weight, bias) if p is not None])
         self.normalized, self.reduced = normalized, reduced
         self.weight, self.bias = weight is not None, bias is not None
 
-    def gramian(self, grads: Tensor) -> Tensor:
-        return _sum_of_gramians(self._sums(grads, tuple(dim + 1 for dim in self.reduced)))
+    def part(self, grads: Tensor) -> Part:
+        return Part(None, [row.flatten(1) for row in self._sums(grads, 1)])
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
-        return [row.to(grad.dtype) for row in self._sums(grad, self.reduced)]
+        return [row.to(grad.dtype) for row in self._sums(grad, 0)]
 
     def sample_gramian(self, grad: Tensor) -> Tensor | None:
         if 0 not in self.reduced:
             return None  # the parameters differ along the first dimension, so that it holds no samples
-        return _sum_of_gramians(self._sums(grad, tuple(dim for dim in self.reduced if dim != 0)))
+        dims = tuple(dim for dim in self.reduced if dim != 0)
+        return _sum_of_gramians(self._reduced(grad.to(accumulator(grad.dtype)), dims))
 
-    def _sums(self, grads: Tensor, dims: tuple[int, ...]) -> list[Tensor]:
+    def _sums(self, grads: Tensor, leading: int) -> list[Tensor]:
+        """Gradients of the parameters, from those of the output with so many dimensions in front."""
         D = grads.to(accumulator(grads.dtype))
+        if leading and self.weight and self.reduced[1:] and self.reduced[1] == 2:
+            return self._channel_sums(D)
+        return self._reduced(D, tuple(dim + leading for dim in self.reduced))
+
+    def _reduced(self, D: Tensor, dims: tuple[int, ...]) -> list[Tensor]:
         found = []
         if self.weight:
-            found.append(_summed(D * self.normalized, dims))
+            found.append(_summed(D * self.normalized(), dims))
         if self.bias:
             found.append(_summed(D, dims))
         return found
+
+    def _channel_sums(self, D: Tensor) -> list[Tensor]:
+        """Sums over samples and places, of shape ``(m, channels)``: products with (normalized, 1) of every channel of
+        every sample. No array of D's size is made.
+        """
+        m, samples, channels = D.shape[:3]
+        values = self.normalized().reshape(samples * channels, -1)
+        factors = torch.stack([values, torch.ones_like(values)], dim=-1) if self.bias else values[..., None]
+        products = torch.bmm(D.reshape(m, samples * channels, -1).transpose(0, 1), factors)
+        sums = products.reshape(samples, channels, m, -1).sum(dim=0)
+        return [column.T for column in sums.unbind(dim=-1)]
+
+
+class BatchNorm(Scaled):
+    """`Scaled` with the statistics of the batch, or fixed ones.
+
+    Torch's rule for a batch of gradients copies the input m times, and makes several arrays more of that size.
+    """
+
+    def __init__(
+        self,
+        node: Any,
+        normalized: Callable[[], Tensor],
+        weight: Tensor | None,
+        bias: Tensor | None,
+        reduced: tuple[int, ...],
+        factor: Tensor,
+    ) -> None:
+        """As for `Scaled`.
+
+        Args:
+            factor: slope of the output by the input where the statistics are fixed, one number for each channel.
+        """
+        super().__init__(node, normalized, weight, bias, reduced)
+        self.factor = factor
+
+    def pull(self, grads: Tensor, part: Part) -> Tensor | None:
+        node = self.node
+        if node.next_functions[0][0] is None or (node._saved_training and len(part.rows) < 2):
+            return None
+        channels = (-1, 1, self.output_shape[1]) + (1,) * (len(self.output_shape) - 2)
+        D = grads.to(accumulator(grads.dtype))
+        if not node._saved_training:
+            return (D * self.factor.reshape(channels)).to(grads.dtype)
+        count = self.output_size // self.output_shape[1]
+        with_input, alone = (row.reshape(channels) / count for row in part.rows)
+        found: Tensor = (D - alone).addcmul_(self.normalized(), with_input, value=-1.0)
+        return found.mul_(self.factor.reshape(channels)).to(grads.dtype)
 
 
 def _sum_of_gramians(parts: Sequence[Tensor]) -> Tensor:
@@ -139,8 +218,8 @@ class Lookup(Layer):
             sums[:, self.found == self.padding] = 0.0
         return sums
 
-    def gramian(self, grads: Tensor) -> Tensor:
-        return row_gramian(self._summed(grads))
+    def part(self, grads: Tensor) -> Part:
+        return Part(row_gramian(self._summed(grads)), [])
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
         full = torch.zeros_like(self.table)
@@ -172,10 +251,21 @@ class Convolution(Layer):
         return self.arguments[0].ndim == 4 and groups == 1 and not transposed
 
     def _patches(self) -> Tensor:
-        """What the kernel sees, shape ``(samples, kernel size, places)``."""
+        """What the kernel sees, shape ``(samples, places, kernel size)``: a view of the input, copied at once.
+
+        Torch's `unfold` goes through the samples one after the other on a GPU.
+        """
         inputs, weight = self.arguments
-        stride, padding, dilation, *_ = self.geometry
-        return unfold(inputs, weight.shape[2:], dilation, padding, stride)
+        (down, right), (above, left), (dy, dx), *_ = self.geometry
+        x = pad(inputs, (left, left, above, above)) if above or left else inputs
+        samples, channels, height, width = x.shape
+        rows, columns = weight.shape[2:]
+        high = (height - dy * (rows - 1) - 1) // down + 1
+        wide = (width - dx * (columns - 1) - 1) // right + 1
+        s, c, y, z = x.stride()
+        shape = (samples, high, wide, channels, rows, columns)
+        view = x.as_strided(shape, (s, y * down, z * right, c, y * dy, z * dx), x.storage_offset())
+        return view.reshape(samples, high * wide, channels * rows * columns)
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
         inputs, weight = self.arguments
@@ -184,23 +274,20 @@ class Convolution(Layer):
         )
         return [part for part, wanted in zip(found, self.mask, strict=True) if wanted]
 
-    def gramian(self, grads: Tensor) -> Tensor:
+    def part(self, grads: Tensor) -> Part:
         if self._is_plain():
-            patches = None
-            if self.mask[1]:
-                columns = self._patches()
-                patches = columns.transpose(1, 2).reshape(-1, columns.shape[1])
-            outputs = grads.flatten(3).transpose(2, 3).reshape(len(grads), -1, grads.shape[2])
-            return outer_gramian(outputs, patches, self.mask[2])
+            patches = self._patches().flatten(0, 1) if self.mask[1] else None
+            outputs = grads.flatten(3).transpose(1, 2).flatten(2)  # (m, channels, samples and places)
+            return Part(*outer_gramian(outputs.transpose(1, 2), patches, self.mask[2]))
         rows = [torch.cat([part.reshape(-1) for part in self.gradients(grad)]) for grad in grads]
-        return row_gramian(torch.stack(rows))
+        return Part(row_gramian(torch.stack(rows)), [])
 
     def sample_gramian(self, grad: Tensor) -> Tensor | None:
         if not self._is_plain():
             return None
         D, parts = grad.flatten(2), []
         if self.mask[1]:
-            parts.append(D @ self._patches().to(D.dtype).transpose(1, 2))
+            parts.append(D @ self._patches().to(D.dtype))
         if self.mask[2]:
             parts.append(D.sum(dim=2))
         return _sum_of_gramians(parts)

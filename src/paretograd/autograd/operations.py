@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paretograd.autograd.graph import Use
-from paretograd.autograd.layers import Affine, Convolution, Layer, Lookup, Scaled
+from paretograd.autograd.layers import Affine, BatchNorm, Convolution, Layer, Lookup, Scaled
 from paretograd.autograd.products import accumulator
 
 #: Parameters of an operation, by the position at which they enter.
@@ -48,6 +48,10 @@ def _affine(node: Any, uses: Uses, position: int, inputs: Tensor | None, bias: T
     return Affine(node, inputs, weight, weight is not None and uses[position][1].transposed, bias)
 
 
+def _long(inputs: Tensor) -> Tensor:
+    return inputs.to(accumulator(inputs.dtype))
+
+
 def _plain(uses: Uses, *positions: int) -> bool:
     """Whether the parameters enter at these positions only, and as they are."""
     return set(uses) <= set(positions) and not any(use.transposed for _, use in uses.values())
@@ -56,36 +60,37 @@ def _plain(uses: Uses, *positions: int) -> bool:
 def _layer_norm(node: Any, uses: Uses) -> Layer | None:
     if not _plain(uses, 1, 2):
         return None
-    inputs = node._saved_input
-    inputs = inputs.to(accumulator(inputs.dtype))
-    normalized = (inputs - node._saved_result1) * node._saved_result2
+    inputs, mean, inverse = node._saved_input, node._saved_result1, node._saved_result2
     leading = tuple(range(inputs.ndim - len(node._saved_normalized_shape)))
-    return Scaled(node, normalized, _param(uses, 1), _param(uses, 2), leading)
+    return Scaled(node, lambda: (_long(inputs) - mean) * inverse, _param(uses, 1), _param(uses, 2), leading)
 
 
 def _batch_norm(node: Any, uses: Uses) -> Layer | None:
     if not _plain(uses, 1, 2):
         return None
     inputs = node._saved_input
-    inputs = inputs.to(accumulator(inputs.dtype))
     shape = (1, -1) + (1,) * (inputs.ndim - 2)
     if node._saved_training:
         mean, inverse = node._saved_result1, node._saved_result2
     else:
         eps = node._saved_eps if hasattr(node, "_saved_eps") else node._saved_epsilon
         mean, inverse = node._saved_running_mean, (node._saved_running_var + eps).rsqrt()
-    normalized = (inputs - mean.reshape(shape)) * inverse.reshape(shape)
+    factor = inverse if node._saved_weight is None else inverse * node._saved_weight
+    mean, inverse = mean.reshape(shape), inverse.reshape(shape)
     reduced = (0, *range(2, inputs.ndim))
-    return Scaled(node, normalized, _param(uses, 1), _param(uses, 2), reduced)
+    return BatchNorm(node, lambda: (_long(inputs) - mean) * inverse, _param(uses, 1), _param(uses, 2), reduced, factor)
 
 
 def _group_norm(node: Any, uses: Uses) -> Layer | None:
     if not _plain(uses, 1, 2):
         return None
     inputs, groups = node._saved_input, node._saved_group
-    grouped = inputs.to(accumulator(inputs.dtype)).reshape(len(inputs), groups, -1)
     mean, inverse = node._saved_result1.reshape(-1, groups, 1), node._saved_result2.reshape(-1, groups, 1)
-    normalized = ((grouped - mean) * inverse).reshape(inputs.shape)
+
+    def normalized() -> Tensor:
+        values: Tensor = (_long(inputs).reshape(len(inputs), groups, -1) - mean) * inverse
+        return values.reshape(inputs.shape)
+
     return Scaled(node, normalized, _param(uses, 1), _param(uses, 2), (0, *range(2, inputs.ndim)))
 
 

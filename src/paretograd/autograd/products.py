@@ -5,13 +5,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Entries of a row that are multiplied at a time.
+#: About how many entries of a row are multiplied at a time.
 _SLICE = 8192
+
+#: Rounding of TF32, which keeps ten binary digits.
+_TF32 = 2.0**-11
+
+#: How many numbers of slices are tried for one that divides the row.
+_TRIES = 8
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """float64 for float64, float32 for everything shorter."""
     return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def rounding(param: Tensor) -> float:
+    """Relative rounding of products with a parameter's gradients, which on a GPU may be allowed to be TF32's."""
+    kind = accumulator(param.dtype)
+    short = param.is_cuda and kind is torch.float32 and torch.get_float32_matmul_precision() != "highest"
+    return _TF32 if short else torch.finfo(kind).eps
 
 
 def row_gramian(rows: Tensor) -> Tensor:
@@ -32,13 +45,15 @@ def inner_products(A: Tensor, B: Tensor) -> Tensor:
     count = n // _SLICE
     if count < 2:
         return (A @ B.T).double()
-    cut = count * _SLICE
-    left, right = (part[:, :cut].reshape(m, count, _SLICE).transpose(0, 1) for part in (A, B))
+    count = next((more for more in range(count, count + _TRIES) if n % more == 0), count)  # a number without remainder
+    length = n // count
+    cut = count * length
+    left, right = (part[:, :cut].reshape(m, count, length).transpose(0, 1) for part in (A, B))
     total = (left @ right.mT).sum(dim=0, dtype=torch.float64)
     return total if cut == n else total + (A[:, cut:] @ B[:, cut:].T).double()
 
 
-def outer_gramian(grads: Tensor, inputs: Tensor | None, bias: bool) -> Tensor:
+def outer_gramian(grads: Tensor, inputs: Tensor | None, bias: bool) -> tuple[Tensor | None, list[Tensor]]:
     """The Gramian of the weight gradients ``D_k.T @ X`` of an affine map, without them where that is cheaper.
 
     ``<D_k.T X, D_l.T X> = <D_k, (X X.T) D_l>``: for N inputs that takes ``N^2`` products for each output of each
@@ -48,21 +63,22 @@ def outer_gramian(grads: Tensor, inputs: Tensor | None, bias: bool) -> Tensor:
         grads: D, gradients with respect to the outputs, shape ``(m, N, out)``.
         inputs: X, shape ``(N, in)``; None if the weight is not wanted.
         bias: whether there is a bias.
+
+    Returns:
+        the Gramian, symmetric up to rounding, or None for zero; and rows whose Gramian is to be added.
     """
     D = grads.to(accumulator(grads.dtype))
     m, N, out = D.shape
     if inputs is None:
-        return row_gramian(D.sum(dim=1))
+        return None, [D.sum(dim=1)]
     X = inputs.to(D.dtype)
     width = X.shape[1]
     if N * (width + m * out) <= m * out * width + m * m * out * width / max(N, 1):
         K = X @ X.T
         if bias:
             K += 1.0
-        G = inner_products((K @ D).reshape(m, -1), D.reshape(m, -1))
-        return 0.5 * (G + G.T)
-    G = row_gramian(D.transpose(1, 2) @ X)
-    return G + row_gramian(D.sum(dim=1)) if bias else G
+        return inner_products((K @ D).reshape(m, -1), D.reshape(m, -1)), []
+    return row_gramian(D.transpose(1, 2) @ X), [D.sum(dim=1)] if bias else []
 
 
 def combination(weights: Tensor, rows: Tensor) -> Tensor:

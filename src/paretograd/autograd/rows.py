@@ -1,23 +1,22 @@
 """Gradients of all objectives at once, or one after the other where an operation cannot be batched.
 
-No pass frees the graph: a pass that fails is repeated in another way, and what went wrong in one that did not give
-finite numbers is found by passes of single losses. `release` frees it in the end.
+No pass but the last frees the graph: a pass that fails is repeated in another way, and what went wrong in one that did
+not give finite numbers is found by passes of single losses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.utils.hooks import RemovableHandle
 
 from paretograd.autograd.source import Losses, Source
 
 Inputs = Sequence[Tensor | GradientEdge]
-
-#: The nesting level of the only vmap that a batched backward pass runs under.
-_LEVEL = 1
 
 #: Graphs, by the names of their operations, whose batched backward pass failed: not tried again.
 _UNBATCHABLE: set[frozenset[str]] = set()
@@ -50,18 +49,17 @@ def gradient_rows(
 def streamed_rows(
     source: Source,
     inputs: Inputs,
-    consumers: Mapping[Node, Callable[[Tensor], None]],
+    consumers: Mapping[Node, Callable[[Tensor], Tensor | None]],
     operations: frozenset[str],
-    exclude: Container[Node],
 ) -> list[Tensor | None] | None:
     """As `gradient_rows`, with the gradients of some outputs handed to consumers on the way, and not kept.
 
     Args:
         source: where to start.
         inputs: what to return the gradients of.
-        consumers: for an operation, what takes the gradients ``(m, *output)`` of its output.
+        consumers: for an operation, what takes the gradients ``(m, *output)`` of its output; it may return those of its
+            first input, which torch then does not compute.
         operations: names of the operations in the graph.
-        exclude: operations that the pass ends at, whose outputs are among the inputs.
 
     Returns:
         the gradients of the inputs, or None where the pass cannot be batched.
@@ -69,15 +67,7 @@ def streamed_rows(
     m = len(source.seeds[0])
     if m == 1 or operations in _UNBATCHABLE:
         return None
-
-    def hand_over(consume: Callable[[Tensor], None]) -> Callable[[tuple[Tensor, ...]], None]:
-        def hook(grads: tuple[Tensor, ...]) -> None:
-            if grads[0] is not None:
-                consume(torch._remove_batch_dim(grads[0], _LEVEL, m, 0))
-
-        return hook
-
-    handles = [node.register_prehook(hand_over(use)) for node, use in consumers.items() if node not in exclude]
+    handles = [handle for node, consume in consumers.items() for handle in _intercept(node, consume, m)]
     try:
         return _batched(source, inputs, m)
     except RuntimeError:
@@ -87,10 +77,38 @@ def streamed_rows(
             handle.remove()
 
 
-def weighted_gradients(losses: Losses, params: Sequence[Tensor], weights: Tensor) -> list[Tensor | None]:
-    """The gradient of ``sum_k w_k f_k`` by each parameter, in one plain pass; None where there is none."""
+def _intercept(node: Node, consume: Callable[[Tensor], Tensor | None], m: int) -> list[RemovableHandle]:
+    """Show a consumer what reaches an operation; if it answers, that is what goes on from there.
+
+    The operation itself is then given a single zero gradient, not m: torch lets only what it computed be replaced.
+    """
+    answers: list[Tensor] = []
+
+    def before(grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+        if grads[0] is None:
+            return None
+        rows = _unwrapped(grads[0], m)
+        answer = consume(rows)
+        if answer is None:
+            return None
+        answers.append(torch._C._functorch._add_batch_dim(answer, 0, torch._C._functorch.current_level()))
+        return (rows.new_zeros(()).expand(rows.shape[1:]), *grads[1:])
+
+    def after(found: tuple[Tensor | None, ...], _: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+        return (answers.pop(), *found[1:]) if answers else None
+
+    return [node.register_prehook(before), node.register_hook(after)]
+
+
+def weighted_gradients(
+    losses: Losses, params: Sequence[Tensor], weights: Tensor, *, free: bool = False
+) -> list[Tensor | None]:
+    """The gradient of ``sum_k w_k f_k`` by each parameter, in one plain pass; None where there is none.
+
+    With ``free``, the pass frees what it goes through, as torch's own does.
+    """
     outputs, seeds = _seeded(losses, weights)
-    return list(torch.autograd.grad(outputs, list(params), seeds, retain_graph=True, allow_unused=True))
+    return list(torch.autograd.grad(outputs, list(params), seeds, retain_graph=not free, allow_unused=True))
 
 
 def not_finite(losses: Losses, inputs: Inputs) -> list[int]:
@@ -126,20 +144,40 @@ def _nothing(grads: tuple[Tensor, ...]) -> tuple[None, ...]:
 
 
 def _batched(source: Source, inputs: Inputs, chunk: int) -> list[Tensor | None]:
-    parts = []
-    for start in range(0, len(source.seeds[0]), chunk):
-        seeds = [seed[start : start + chunk] for seed in source.seeds]
-        parts.append(
-            torch.autograd.grad(
-                _either(source.outputs),
-                _either(inputs),
-                seeds,
-                retain_graph=True,
-                is_grads_batched=True,
-                allow_unused=True,
-            )
+    """One pass for each chunk of losses, under `torch.vmap`: most operations take a batch of gradients at once."""
+    reached: list[bool] = []
+
+    def pull(seeds: list[Tensor]) -> list[Tensor]:
+        grads: Sequence[Tensor | None] = torch.autograd.grad(
+            _either(source.outputs), _either(inputs), seeds, retain_graph=True, allow_unused=True
         )
-    return list(parts[0]) if len(parts) == 1 else [_joined(rows) for rows in zip(*parts, strict=True)]
+        reached[:] = [grad is not None for grad in grads]
+        return [grad for grad in grads if grad is not None]
+
+    with _quiet_loops():
+        # A checkpoint draws its random numbers again on the way: the same for all. Chunks are joined by a copy.
+        size = chunk if chunk < len(source.seeds[0]) else None
+        rows = iter(torch.vmap(pull, randomness="same", chunk_size=size)(source.seeds))
+    return [next(rows) if found else None for found in reached]
+
+
+@contextmanager
+def _quiet_loops() -> Iterator[None]:
+    """Torch loops over the batch in operations that it has no rule for, which is no news for a user here."""
+    # A filter of Python's warnings would make all others appear again at each step.
+    enable: Callable[[bool], None] = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
+    enable(False)
+    try:
+        yield
+    finally:
+        enable(True)
+
+
+def _unwrapped(grad: Tensor, m: int) -> Tensor:
+    """What a gradient under `torch.vmap` stands for: the gradients of all m losses, shape ``(m, *grad)``."""
+    level = torch._C._functorch.current_level()
+    values, dim = torch._C._functorch._unwrap_batched(grad, level)
+    return values.expand(m, *values.shape) if dim is None else values.movedim(dim, 0)
 
 
 def _seeded(losses: Losses, weights: Tensor) -> tuple[list[Tensor], list[Tensor]]:

@@ -15,9 +15,10 @@ from torch import Tensor
 from paretograd.autograd.engine import fitted, split_layers
 from paretograd.autograd.graph import Graph
 from paretograd.autograd.layers import Layer
-from paretograd.autograd.products import accumulator
+from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import gradients_of_one
 from paretograd.errors import NonFiniteGradientError, ParameterError
+from paretograd.geometry.gramian import as_array
 
 #: How far a gradient may be off, in units of the rounding of its dtype, before the samples are found to be mixed.
 _SLACK = 1e4
@@ -28,14 +29,16 @@ class SamplePullback:
 
     Attributes:
         gramian: ``J @ J.T``, float64, shape ``(m, m)``.
+        array: the same on the host.
+        passes: that `combine` makes no backward pass.
         eps: rounding of its entries, relative to the norms of the gradients.
     """
 
     def __init__(
         self, losses: Tensor, params: Sequence[Tensor], layers: Sequence[tuple[Layer, Tensor]], gramian: Tensor
     ) -> None:
-        self._layers, self.gramian = layers, gramian
-        self.eps = max(torch.finfo(accumulator(param.dtype)).eps for param in params)
+        self._layers, self.gramian, self.array, self.passes = layers, gramian, as_array(gramian), False
+        self.eps = max(rounding(param) for param in params)
         squares = self.gramian.diagonal()
         bad = (~torch.isfinite(squares)).nonzero().flatten().tolist()
         if bad:
@@ -60,8 +63,8 @@ class SamplePullback:
                 "mixes samples, for instance: use per_sample=False"
             )
 
-    def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Each parameter with its gradient of ``sum_k w_k f_k``."""
+    def combine(self, weights: Tensor, free: bool = False) -> list[tuple[Tensor, Tensor]]:
+        """Each parameter with its gradient of ``sum_k w_k f_k``; it takes no pass that could free the graph."""
         found = []
         for layer, grad in self._layers:
             column = weights.to(device=grad.device, dtype=grad.dtype).reshape(-1, *(1,) * (grad.ndim - 1))

@@ -65,11 +65,13 @@ def below_heads(losses: Losses, graph: Graph, own: Sequence[Tensor]) -> tuple[So
             edges[edge.node, edge.output_nr] = edge
         handles.append(node.register_hook(_collect(rows, loss, below)))
     outputs = [losses] if isinstance(losses, Tensor) else list(losses)
+    kinds = {(output.dtype, output.device) for output in outputs}
+    ones = {(dtype, device): torch.ones((), dtype=dtype, device=device) for dtype, device in kinds}
     try:
         grads = torch.autograd.grad(
             outputs,
             [*own, *edges.values()],  # type: ignore[arg-type]  # torch takes both kinds side by side
-            [torch.ones_like(output) for output in outputs],
+            [ones[output.dtype, output.device].expand_as(output) for output in outputs],
             retain_graph=True,
             allow_unused=True,
         )
@@ -95,6 +97,8 @@ def _collect(
 
 
 def _stacked(found: dict[int, Tensor], m: int) -> Tensor:
+    if len(found) == m:
+        return torch.stack([found[loss] for loss in range(m)])
     first = next(iter(found.values()))
     rows = first.new_zeros((m, *first.shape))
     for loss, grad in found.items():

@@ -25,6 +25,10 @@ _SMALL = 1 << 14
 #: A sum of m cosines, each a product of two or three factors, is off by a few units of float64 for each.
 _ROUNDING = 4e-16
 
+#: Rounding of float32, and squared norms between which its products keep their digits.
+_FLOAT32 = 1.2e-7
+_LEAST, _MOST = 1e-20, 1e30
+
 #: Squared norms below this are too close to float64's smallest numbers to keep their digits: zero rows.
 _ZERO = 1e-280
 
@@ -43,8 +47,7 @@ def gramian(jacobian: Tensor) -> Tensor:
     """The Gramian ``G = J @ J.T``, shape ``(..., m, m)``, accumulated and returned in float64.
 
     Rows of float16 or float32 gradients are multiplied exactly in float64, so that neither gradients of
-    norm 1e-15 underflow nor those of norm 1e15 overflow. The exception are a few long float32 rows on a GPU: there the
-    products are float32's, and only their sums float64's (`paretograd.geometry.kernels`).
+    norm 1e-15 underflow nor those of norm 1e15 overflow.
 
     Args:
         jacobian: shape ``(..., m, n)``, one row per objective, any floating dtype.
@@ -57,8 +60,8 @@ def gramian(jacobian: Tensor) -> Tensor:
             square = A @ A.T
             finite = math.isfinite(square.sum())
         G = torch.from_numpy(square)
-    elif kernels.serves(J):
-        G = kernels.gramian(J)
+    elif kernels.serves_exactly(J):
+        G = kernels.gramian(J, exact=True)
         finite = bool(torch.isfinite(G).all())
     else:
         parts = (chunk.to(torch.float64) for chunk in torch.split(J, _CHUNK, dim=-1))
@@ -74,6 +77,19 @@ def gramian(jacobian: Tensor) -> Tensor:
             )
         raise NonFiniteGradientError(rows)
     return G
+
+
+def quick_gramian(jacobian: Tensor) -> tuple[Array, float] | None:
+    """For a few long float32 rows on a GPU, the Gramian in float32 products and their rounding; None for any others.
+
+    A rule that is called on such a Jacobian takes it, and allows for the rounding. None also where squared norms leave
+    the range in which float32 keeps its digits, or are not finite.
+    """
+    if not (getattr(jacobian, "is_cuda", False) and kernels.serves(jacobian)):
+        return None  # whatever it is
+    G = as_array(kernels.gramian(jacobian.detach(), exact=False))
+    squares = G.diagonal()
+    return (G, _FLOAT32) if bool(((squares > _LEAST) & (squares < _MOST)).all()) else None
 
 
 def _is_small(J: Tensor) -> bool:
