@@ -18,8 +18,8 @@ PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrai
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(VENV)/.stamp-all  ## compare every aggregator on the bundled example and draw the picture
-	$(BIN)/paretograd compare example --plot demo/compare.png
+demo: $(VENV)/.stamp-all  ## the paper's study on VLMOP2: table, figures and an interactive report, in demo/vlmop2
+	OMP_NUM_THREADS=1 $(BIN)/paretograd reproduce vlmop2 --out demo/vlmop2 --overwrite
 
 test: $(VENV)/.stamp-test  ## run the tests, the examples in README and docs included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)

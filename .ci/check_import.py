@@ -9,7 +9,9 @@ REPEATS = 5
 # None in sys.modules makes an import fail as it would where the extra is not installed.
 WITHOUT_EXTRAS = """
 import sys
-for extra in ("typer", "rich", "matplotlib", "cvxpy", "hypothesis", "torchjd"):
+for extra in (
+    "typer", "rich", "matplotlib", "plotly", "pandas", "moocore", "cvxpy", "hypothesis", "selenium", "torchjd"
+):
     sys.modules[extra] = None
 import paretograd
 """

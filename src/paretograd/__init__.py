@@ -6,7 +6,7 @@
 tensor([0.4000, 0.7000])
 """
 
-from paretograd import subproblem
+from paretograd import descent, subproblem
 from paretograd.aggregators.base import Aggregator, Description, GramianAggregator
 from paretograd.aggregators.blend import Blend
 from paretograd.aggregators.cagrad import CAGrad
@@ -14,6 +14,7 @@ from paretograd.aggregators.dual_cone import DualProj, GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
 from paretograd.aggregators.mean import Mean
 from paretograd.aggregators.mgda import MGDA, CappedMGDA, ClippedMGDA
+from paretograd.aggregators.mixed import Mixed
 from paretograd.aggregators.normalized import Normalized
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL, PowerMean
@@ -24,9 +25,13 @@ from paretograd.aggregators.subproblem import Subproblem, SubproblemSolution
 from paretograd.autograd.backward import backward
 from paretograd.autograd.gramian import gramian
 from paretograd.autograd.step import Step
-from paretograd.certificates.run import RunCertificate
+from paretograd.certificates.run import RunCertificate, RunCheck
 from paretograd.certificates.step import StepCertificate
 from paretograd.certification import certify
+from paretograd.descent.certify import TrajectoryCertificate, certify_run
+from paretograd.descent.descend import descend
+from paretograd.descent.run import Descent
+from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import (
     DTypeError,
     HypothesisError,
@@ -41,6 +46,9 @@ from paretograd.errors import (
     UnknownNameError,
 )
 from paretograd.guarantees import RESULTS, Evidence, Guarantee, Hypothesis, Result
+from paretograd.problems.base import Problem
+from paretograd.problems.registry import problem, problems
+from paretograd.schedules.order import Random, RoundRobin, Sequence
 from paretograd.solution import Solution, Status
 from paretograd.solvers.stationarity import stationarity
 
@@ -60,6 +68,7 @@ __all__ = [
     "ClippedMGDA",
     "ConFIG",
     "DTypeError",
+    "Descent",
     "Description",
     "DualProj",
     "EntropicMGDA",
@@ -74,6 +83,7 @@ __all__ = [
     "InputError",
     "Mean",
     "MissingExtraError",
+    "Mixed",
     "NashMTL",
     "NonFiniteGradientError",
     "Normalized",
@@ -83,8 +93,13 @@ __all__ = [
     "ParameterError",
     "ParetogradError",
     "PowerMean",
+    "Problem",
+    "Random",
     "Result",
+    "RoundRobin",
     "RunCertificate",
+    "RunCheck",
+    "Sequence",
     "ShapeError",
     "Solution",
     "SpectralMGDA",
@@ -93,13 +108,20 @@ __all__ = [
     "StepCertificate",
     "Subproblem",
     "SubproblemSolution",
+    "Trajectory",
+    "TrajectoryCertificate",
     "UPGrad",
     "UnknownNameError",
     "backward",
     "certify",
+    "certify_run",
+    "descend",
+    "descent",
     "get",
     "gramian",
     "names",
+    "problem",
+    "problems",
     "stationarity",
     "subproblem",
 ]

@@ -10,7 +10,8 @@ Each message says what was given, what is allowed and what to do. The tree::
     |   |-- ParameterError           a parameter outside its range (p > 1, alpha < 0, ...)
     |   |   |-- InfeasibleCapError   a cap below 1/m
     |   |   `-- HypothesisError      an s or r that breaks a hypothesis of Theorem 4; ``.hypothesis`` names it
-    |   `-- UnknownNameError         no aggregator of that name
+    |   |-- UnknownNameError         nothing is registered under that name
+    |   `-- DataError                a data file that is missing, or is not what it should be
     |-- DTypeError (also a TypeError)          not a floating-point tensor
     `-- MissingExtraError (also an ImportError) an optional dependency is not installed
 """
@@ -64,6 +65,10 @@ class HypothesisError(ParameterError):
 
 class UnknownNameError(InputError):
     """A name that the registry does not hold."""
+
+
+class DataError(InputError):
+    """A data file that is missing, or is not what it should be."""
 
 
 class DTypeError(ParetogradError, TypeError):

@@ -33,6 +33,12 @@ class Row:
         return 3 if self.fits(3) else 6
 
 
+def later(rule: pg.Aggregator, steps: int) -> pg.Aggregator:
+    """A rule of `Mixed` after so many steps, none of which was taken."""
+    rule.load_state_dict(rule.state_dict() | {"position": steps})
+    return rule
+
+
 _PLAIN = [
     Row("mean", pg.Mean),
     Row("mean(1,2,3)", lambda: pg.Mean([1.0, 2.0, 3.0]), lambda m: m == 3),
@@ -86,6 +92,11 @@ _PLAIN = [
     Row("greedy-dcp", pg.GreedyDCP),
     Row("blend(mgda,mean)", lambda: pg.Blend([pg.MGDA(), pg.Mean()])),
     Row("blend(mgda,upgrad,dualproj)", lambda: pg.Blend([pg.MGDA(), pg.UPGrad(), pg.DualProj()], [1.0, 2.0, 3.0])),
+    Row("mas-rand", lambda: pg.get("mas-rand", seed=0)),
+    Row("mas-rr(1), second", lambda: later(pg.get("mas-rr(1)"), 1)),
+    Row("mas-rr(1), third", lambda: later(pg.get("mas-rr(1)"), 2)),
+    Row("mas-rr(1), last", lambda: later(pg.get("mas-rr(1)"), 3)),
+    Row("mixed(upgrad,mean), second", lambda: later(pg.Mixed([pg.UPGrad(), pg.Mean()]), 1)),
     Row("subproblem(worst case)", lambda: pg.Subproblem(sp.WorstCase())),
     Row("subproblem(cvar)", lambda: pg.Subproblem(sp.CVaR(eps=0.5))),
     Row("subproblem(power, ball)", lambda: pg.Subproblem(sp.MinusPowerMean(-1.0), sp.Ball(0.5))),

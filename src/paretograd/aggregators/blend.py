@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -77,8 +78,16 @@ class Blend(Aggregator):
         theorem = "thm:cvg_nonconflict" if common.non_conflicting and common.in_hull else "thm:PS-cvx"
         return replace(common, theorem=theorem, alignment=min(constants), F=F)
 
+    @contextmanager
+    def one_step(self) -> Iterator[None]:
+        with ExitStack() as steps:
+            for rule in self.aggregators:
+                steps.enter_context(rule.one_step())
+            yield
+
     def _outcome(self, G: Array, eps: float) -> Outcome:
-        outcomes = [rule._outcome(G, eps) for rule in self.aggregators]
+        with self.one_step():  # of all parts, or of none if one of them fails
+            outcomes = [rule._outcome(G, eps) for rule in self.aggregators]
         weights = np.einsum("j,jk->k", self.weights_of_rules, np.stack([outcome.weights for outcome in outcomes]))
         return Outcome(
             weights,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from paretograd.aggregators.base import Aggregator, Description
@@ -38,7 +39,10 @@ class Normalized(Aggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        return self.aggregator.guarantee.normalized()
+        return self.aggregator._starred_guarantee()
+
+    def one_step(self) -> AbstractContextManager[None]:
+        return self.aggregator.one_step()
 
     def _outcome(self, G: Array, eps: float) -> Outcome:
         outcome = self.aggregator._outcome(G, eps)

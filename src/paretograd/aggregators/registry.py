@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from paretograd.aggregators.base import Aggregator
@@ -11,6 +13,8 @@ from paretograd.aggregators.dual_cone import DualProj, GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
 from paretograd.aggregators.mean import Mean
 from paretograd.aggregators.mgda import MGDA, CappedMGDA, ClippedMGDA
+from paretograd.aggregators.mixed import mas_rand, mas_rr
+from paretograd.aggregators.notation import Written, read_rule, split_list
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL, PowerMean
 from paretograd.aggregators.rgw import RGW
@@ -43,26 +47,80 @@ _CLASSES: tuple[type[Aggregator], ...] = (
 REGISTRY: dict[str, type[Aggregator]] = {cls.name: cls for cls in _CLASSES}
 
 
+#: Schedules of a pool, beside the rules of single steps.
+SCHEDULES: dict[str, Callable[..., Aggregator]] = {"mas-rand": mas_rand, "mas-rr": mas_rr}
+
+_KNOWN = [*REGISTRY, "mas-rand", "mas-rr(N)"]
+
+
 def names() -> list[str]:
-    """Names of all aggregators; a trailing ``*`` on any of them asks for its normalized variant."""
+    """Names of all rules for a step; a trailing ``*`` on any of them asks for its normalized variant.
+
+    `get` also knows the paper's schedules, ``mas-rand`` and ``mas-rr(N)``, which take turns with such rules.
+    """
     return list(REGISTRY)
 
 
 def get(name: str, **parameters: Any) -> Aggregator:
-    """An aggregator by name, such as ``get("capped-mgda", cap=0.2)`` or ``get("upgrad*")``.
+    """An aggregator by name, such as ``get("capped-mgda", cap=0.2)``, ``get("upgrad*")`` or ``get("mas-rr(1000)")``.
 
     Args:
-        name: one of `names`, with a trailing ``*`` for the normalized variant.
+        name: one of `names`, ``mas-rand`` or ``mas-rr``, with a trailing ``*`` for the normalized variant. Parameters
+            may stand in parentheses: ``capped-mgda(cap=0.2)*``.
         **parameters: passed to the class.
     """
-    key = str(name).strip().lower()
-    plain = key.removesuffix("*")
-    if plain not in REGISTRY:
-        near = difflib.get_close_matches(plain, REGISTRY, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UnknownNameError(f"no aggregator is called {name!r}.{hint} Known names: {', '.join(REGISTRY)}")
+    written = read_rule(str(name))
+    maker, given = maker_of(written.name), written_parameters(written)
+    twice = sorted(set(given) & set(parameters))
+    if twice:
+        raise ParameterError(f"{name!r} gives {', '.join(twice)} already; give it once")
     try:
-        aggregator = REGISTRY[plain](**parameters)
+        aggregator = maker(**given, **parameters)
     except TypeError as error:
-        raise ParameterError(f"{plain}: {error}. See help(paretograd.{REGISTRY[plain].__name__})") from None
-    return aggregator.normalized() if key.endswith("*") else aggregator
+        raise _misfit(written.name, error) from None
+    return aggregator.normalized() if written.starred else aggregator
+
+
+def parse_aggregators(text: str, seed: int | None = None) -> list[Aggregator]:
+    """The aggregators of a list such as ``mgda,upgrad*,mas-rr(100),capped-mgda(cap=0.2)``, in its order.
+
+    Args:
+        text: rules as `get` takes them, separated by commas.
+        seed: for those that draw, unless the list gives them one; None takes seeds from torch's global generator.
+    """
+    rules = []
+    for part in split_list(text):
+        written = read_rule(part)
+        draws = "seed" in signature(maker_of(written.name)).parameters
+        given = {"seed": seed} if draws and "seed" not in written_parameters(written) else {}
+        rules.append(get(part, **given))
+    if not rules:
+        raise ParameterError("the list of aggregators is empty; name at least one, such as mgda,upgrad*")
+    return rules
+
+
+def maker_of(plain: str) -> Callable[..., Aggregator]:
+    """The class or function behind a name without star or parameters."""
+    maker = REGISTRY.get(plain) or SCHEDULES.get(plain)
+    if maker is None:
+        near = difflib.get_close_matches(plain, [*REGISTRY, *SCHEDULES], n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UnknownNameError(f"no aggregator is called {plain!r}.{hint} Known names: {', '.join(_KNOWN)}")
+    return maker
+
+
+def written_parameters(written: Written) -> dict[str, Any]:
+    """What stands in a rule's parentheses, by name."""
+    try:
+        bound = signature(maker_of(written.name)).bind_partial(*written.values, **dict(written.keywords))
+    except TypeError as error:
+        raise _misfit(written.name, error) from None
+    return dict(bound.arguments)
+
+
+def _misfit(plain: str, error: TypeError) -> ParameterError:
+    maker = maker_of(plain)
+    if plain in SCHEDULES:
+        taken = ", ".join(signature(maker).parameters)
+        return ParameterError(f"{plain}: {error}. It takes {taken}: write mas-rand, mas-rand(seed=3) or mas-rr(1000)")
+    return ParameterError(f"{plain}: {error}. See help(paretograd.{maker.__name__})")

@@ -1,4 +1,4 @@
-"""What inexact solves cost over a whole run (footnote of eq. sd-conic)."""
+"""Whole runs: a theorem's bound and what was measured; what inexact solves cost (footnote of eq. sd-conic)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from paretograd.errors import ParameterError
+from paretograd.guarantees import RESULTS
 
 
 @dataclass
@@ -54,3 +55,84 @@ class RunCertificate:
         if self.uncovered:
             lines.append(f"{'steps without epsilon_t':<26}{self.uncovered}   (Theorem 4 does not cover their rule)")
         return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One hypothesis of a theorem, checked on a run.
+
+    Attributes:
+        text: the hypothesis.
+        holds: whether it does.
+        detail: the number that decided it, and where.
+    """
+
+    text: str
+    holds: bool
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.text}: {'yes' if self.holds else 'NO'} ({self.detail})"
+
+
+@dataclass(frozen=True)
+class RunCheck:
+    """One result of the paper on one run: its hypotheses, its bound, and what was measured.
+
+    A result whose hypotheses do not all hold says nothing about the run: it is *not covered*, which is no failure.
+
+    Attributes:
+        label: of the result, a key of `RESULTS`.
+        claim: the inequality, in words.
+        conditions: the hypotheses.
+        bound: the side of the inequality that the theorem computes in advance; NaN where it cannot.
+        measured: the other side, from the run.
+        slack: by how much the inequality holds; below 0 where it does not.
+        rounding: how far rounding may push the slack below 0.
+        note: what else a reader should know, such as the constants.
+    """
+
+    label: str
+    claim: str
+    conditions: tuple[Condition, ...]
+    bound: float
+    measured: float
+    slack: float
+    rounding: float
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """The result's name in the paper."""
+        return RESULTS[self.label].name
+
+    @property
+    def covered(self) -> bool:
+        """Whether all hypotheses hold, so that the theorem speaks about this run."""
+        return all(condition.holds for condition in self.conditions)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the claim holds to rounding; for a run that is not covered it may or may not."""
+        return self.slack >= -self.rounding
+
+    @property
+    def verdict(self) -> str:
+        """``holds``, ``FAILS``, or ``not covered``."""
+        return "not covered" if not self.covered else "holds" if self.holds else "FAILS"
+
+    @property
+    def quantity(self) -> str:
+        """What is measured: the left side of the claim."""
+        return self.claim.replace(" >= ", " <= ").partition(" <= ")[0]
+
+    @property
+    def missing(self) -> Condition | None:
+        """The first hypothesis that does not hold; None where all do."""
+        return next((condition for condition in self.conditions if not condition.holds), None)
+
+    def __str__(self) -> str:
+        head = f"{self.name}: {self.verdict}"
+        if not self.covered:
+            return f"{head}. {self.missing}"
+        return f"{head}. {self.claim}: {self.measured:.6g} against {self.bound:.6g}, slack {self.slack:.3g}"

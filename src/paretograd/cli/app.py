@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from paretograd import __version__
+from paretograd.aggregators.notation import split_list
+from paretograd.cli import experiments
+from paretograd.cli.console import console as _console
+from paretograd.cli.console import errors_in_words as _errors_in_words
 from paretograd.cli.files import read_jacobian
-from paretograd.errors import InputError, ParetogradError
+from paretograd.errors import InputError
 from paretograd.reports import export, tables
 from paretograd.reports.compare import compare as run_comparison
 from paretograd.reports.coverage import coverage
@@ -69,9 +69,9 @@ def _root(
 @app.command("list")
 def list_rules() -> None:
     """Which rules are there, and what does each one promise?"""
-    from paretograd.aggregators.registry import names
+    from paretograd.aggregators.registry import SCHEDULES, names
 
-    _console().print(tables.rules_table(build(name) for name in names()))
+    _console().print(tables.rules_table(build(name) for name in (*names(), *SCHEDULES)))
 
 
 @app.command()
@@ -114,6 +114,43 @@ def theorems(
         if plot is not None:
             figures.save(flowchart.draw(found), plot)
             typer.echo(f"\nThe picture is in {plot}")
+
+
+@app.command("problems")
+def list_problems(
+    name: Annotated[
+        str | None, typer.Argument(help="A problem's name, such as vlmop2, for all about it. Without one: the list.")
+    ] = None,
+) -> None:
+    """Which test problems are there, and what is known about them?"""
+    from paretograd.problems.registry import problem, problems
+    from paretograd.reports.problems import about, problems_table
+
+    with _errors_in_words():
+        if name is not None:
+            _console().print(about(problem(name)))
+        else:
+            _console().print(problems_table(problem(known) for known in problems()))
+
+
+@app.command()
+def theory(
+    problem: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A problem of paretograd problems; repeat it for several.")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only these rules, separated by commas: mgda,upgrad*")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Take at most this many steps.")] = 500,
+) -> None:
+    """Do the theorems hold on real runs? Their hypotheses, bounds, and what was measured."""
+    from paretograd.problems.registry import problem as make
+    from paretograd.reports.theory import RULES, blocks, theory_table
+
+    with _errors_in_words():
+        chosen = [make(name) for name in problem] if problem else [make("vlmop2"), make("quadratic", m=3)]
+        rules = [build(name) for name in (_split(only) if only is not None else RULES)]
+        _console().print(theory_table(list(blocks(chosen, rules, steps)), steps))
 
 
 @app.command()
@@ -167,24 +204,11 @@ def compare(
 
 
 def _split(names: str) -> list[str]:
-    chosen = [name for name in (part.strip() for part in names.split(",")) if name]
+    chosen = split_list(names)
     if not chosen:
         raise InputError("--only is empty; name at least one rule, such as --only mgda,upgrad")
     return chosen
 
 
-def _console() -> Console:
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 120  # a file or a pipe has no width of its own; 80 would fold the tables
-    return console
-
-
-@contextmanager
-def _errors_in_words() -> Iterator[None]:
-    """Print the library's own errors as one message and exit with 2; any other is a bug and keeps its traceback."""
-    try:
-        yield
-    except ParetogradError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+app.command()(experiments.run)
+app.command()(experiments.reproduce)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.normalized import Normalized
+from paretograd.aggregators.registry import SCHEDULES
 from paretograd.guarantees import Guarantee
 from paretograd.reports import paper_table
 
@@ -76,11 +77,12 @@ def _behaviour(promise: Guarantee) -> list[str]:
 def _parameters(aggregator: Aggregator) -> list[str]:
     """The ``Args`` of the rule's docstring, each with its default."""
     rule = aggregator.aggregator if isinstance(aggregator, Normalized) else aggregator
-    doc = inspect.getdoc(type(rule)) or ""
+    maker = SCHEDULES.get(rule.name.partition("(")[0], type(rule))  # what takes the parameters
+    doc = inspect.getdoc(maker) or ""
     _, found, text = doc.partition("\nArgs:\n")
     if not found:
         return []
-    taken = inspect.signature(type(rule)).parameters
+    taken = inspect.signature(maker).parameters
     described: dict[str, str] = {}
     for line in text.splitlines():
         if not line.startswith("    "):

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.registry import REGISTRY, get, names
+from paretograd.aggregators.notation import read_rule
+from paretograd.aggregators.registry import REGISTRY, SCHEDULES, get, names, written_parameters
 from paretograd.errors import ParameterError
 
 #: Values for the rules that cannot do without.
-EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {"capped-mgda": {"eps": 0.5}}
+EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {"capped-mgda": {"eps": 0.5}, "mas-rr": {"n": 1000}}
 
 
 @dataclass(frozen=True)
@@ -72,23 +73,24 @@ def roster(
 
 def parameter_names(name: str) -> dict[str, inspect.Parameter]:
     """What a rule takes from the command line, by key."""
-    cls = REGISTRY.get(_plain(name))
-    if cls is None:
+    maker = REGISTRY.get(_plain(name)) or SCHEDULES.get(_plain(name))
+    if maker is None:
         return {}
-    taken = inspect.signature(cls).parameters
+    taken = inspect.signature(maker).parameters
     return {key: parameter for key, parameter in taken.items() if key != "generator"}
 
 
 def _plain(name: str) -> str:
-    return name.strip().lower().removesuffix("*")
+    return read_rule(name).name if name else ""
 
 
 def _arguments(name: str, parameters: Sequence[Parameter], defaults: Mapping[str, Any]) -> dict[str, Any]:
     taken, plain = parameter_names(name), _plain(name)
     mine = [p for p in parameters if p.key in taken and p.rule in (None, plain)]
     given = {p.key: _convert(plain, p, str(taken[p.key].annotation)) for p in mine}
-    arguments = given or dict(defaults)
-    if "seed" in taken:
+    written = written_parameters(read_rule(name)) if taken else {}
+    arguments = given or ({} if written else dict(defaults))
+    if "seed" in taken and "seed" not in written:
         arguments.setdefault("seed", 0)  # a report reads the same twice
     return arguments
 

@@ -42,6 +42,7 @@ def rules_table(rules: Iterable[Aggregator]) -> Group:
         "c: the constant of condition (A), <d, grad F> >= c |d|^2.",
         "A star asks for the normalized variant, whose weights are divided by the sum of their magnitudes: "
         "upgrad*, nash-mtl*. In a shell, quote it: 'upgrad*'.",
+        "mas-rand and mas-rr(N) take turns with MGDA, Nash-MTL*, UPGrad* and DualProj*: at random, or N steps each.",
         "Next: paretograd explain NAME, paretograd theorems, or paretograd compare example",
     ]
     return Group(table, Text(""), *(Text(note) for note in notes))

@@ -1,0 +1,207 @@
+"""Steps per second of `pg.descend` on VLMOP2, against the same loop around TorchJD's aggregators, in one run.
+
+    python benchmarks/descent.py                 # about a minute; rewrites the table in docs/descent-benchmark.md
+    python benchmarks/descent.py --only MGDA     # prints only
+
+Processor time on one thread, float32 as in the paper's protocol, lr 0.001, from the protocol's starts. Blocks of steps
+of the two libraries take turns; the ratio is the median over pairs of adjacent blocks. Ours records losses, points,
+gamma, weights and slopes at every step and looks at its stop rules. The other loop does nothing but step: losses and
+Jacobian of all seeds by one forward pass and one backward pass per objective, TorchJD's aggregator on each seed's
+Jacobian, and the update. It is also timed with our closed form in the place of autograd.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import TYPE_CHECKING, Any
+
+from common import ROOT, fill, markdown_table, processor, progress, replace, use_one_thread
+
+if TYPE_CHECKING:
+    import paretograd as pg
+
+PAGE = ROOT / "docs" / "descent-benchmark.md"
+RESULTS = ROOT / "benchmarks" / "results" / "descent.json"
+LR = 1e-3
+SEEDS = (100, 24, 42, 48, 123)
+#: The least ratio that the project promises for five seeds.
+TARGET = 5.0
+HEADINGS = (
+    "rule",
+    "seeds",
+    "ours, us",
+    "TorchJD, us",
+    "times faster",
+    "with our Jacobian, us",
+    "times faster",
+    "ours, steps per second",
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One rule and number of seeds: microseconds per step of one run, and ratios of adjacent blocks."""
+
+    rule: str
+    seeds: int
+    ours_us: float
+    theirs_us: float
+    ratio: float
+    closed_us: float
+    closed_ratio: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="rules to run, separated by commas; writes no files")
+    parser.add_argument("--seconds", type=float, default=6.0, help="timing budget of a cell (default 6)")
+    arguments = parser.parse_args()
+    use_one_thread()  # so the imports of numpy and torch come after it
+
+    import torch
+
+    torch.set_num_threads(1)
+    wanted = None if arguments.only is None else arguments.only.lower().split(",")
+    jobs = [(name, count) for name in rules() for count in (1, 5) if wanted is None or name.lower() in wanted]
+    cells, started = [], perf_counter()
+    for done, (name, count) in enumerate(jobs):
+        progress(done, len(jobs), f"{name}, {count} seeds", perf_counter() - started)
+        cells.append(measure(name, count, arguments.seconds))
+    progress(len(jobs), len(jobs), "done", perf_counter() - started)
+    print(file=sys.stderr)
+    print(machine())
+    print("\n".join(markdown_table(HEADINGS, map(row, cells))))
+    print(verdict(cells))
+    if wanted is None:
+        for path in write(cells):
+            print(f"wrote {path}", file=sys.stderr)
+
+
+def rules() -> dict[str, Callable[[], tuple[Any, Any]]]:
+    """Ours and theirs by name."""
+    import torchjd.aggregation as theirs
+
+    import paretograd as pg
+
+    return {
+        "MGDA": lambda: (pg.MGDA(), theirs.MGDA()),
+        "UPGrad": lambda: (pg.UPGrad(), theirs.UPGrad()),
+        "DualProj": lambda: (pg.DualProj(), theirs.DualProj()),
+        "Nash-MTL": lambda: (pg.NashMTL(), theirs.NashMTL(n_tasks=2)),
+    }
+
+
+def measure(name: str, count: int, budget: float) -> Cell:
+    """Time blocks of the three loops in turn."""
+    import paretograd as pg
+
+    problem, (ours, theirs) = pg.problem("vlmop2", n=4), rules()[name]()
+    seeds = SEEDS[:count]
+    loops = [our_loop(problem, ours, seeds), plain_loop(problem, theirs, seeds, autograd=True)]
+    loops.append(plain_loop(problem, theirs, seeds, autograd=False))
+    steps = [max(8, round(0.08 / block(loop, 8))) for loop in loops]  # the first blocks also warm everything up
+    times: list[list[float]] = [[] for _ in loops]
+    gc.collect()
+    gc.disable()
+    started = perf_counter()
+    while perf_counter() - started < budget or len(times[0]) < 5:
+        for loop, number, kept in zip(loops, steps, times, strict=True):
+            kept.append(block(loop, number))
+    gc.enable()
+    us = [1e6 * statistics.median(kept) / count for kept in times]
+    ratios = [statistics.median(b / a for a, b in zip(times[0], kept, strict=True)) for kept in times[1:]]
+    return Cell(name, count, us[0], us[1], ratios[0], us[2], ratios[1])
+
+
+def block(loop: Callable[[int], None], steps: int) -> float:
+    """Seconds per step."""
+    start = process_time()
+    loop(steps)
+    return (process_time() - start) / steps
+
+
+def our_loop(problem: pg.Problem, rule: Any, seeds: tuple[int, ...]) -> Callable[[int], None]:
+    import torch
+
+    import paretograd as pg
+
+    def run(steps: int) -> None:
+        pg.descend(problem, rule, LR, steps, seeds=seeds, stop_gamma=1e-12, stop_norm=1e-12, dtype=torch.float32)
+
+    return run
+
+
+def plain_loop(problem: pg.Problem, rule: Any, seeds: tuple[int, ...], autograd: bool) -> Callable[[int], None]:
+    """What a user of TorchJD would write, with all seeds in one batch but for the aggregator, which takes one."""
+    import torch
+
+    def run(steps: int) -> None:
+        points = problem.starts(seeds)
+        if hasattr(rule, "reset"):
+            rule.reset()
+        for _ in range(steps):
+            if autograd:
+                points.requires_grad_()
+                losses = problem.objectives(points)
+                first = torch.autograd.grad(losses[:, 0].sum(), points, retain_graph=True)[0]
+                J = torch.stack([first, torch.autograd.grad(losses[:, 1].sum(), points)[0]], dim=1)
+            else:
+                J = problem.closed_jacobian(points)[1]  # type: ignore[misc]
+            with torch.no_grad():
+                d = torch.stack([rule(one) for one in J]) if len(J) > 1 else rule(J[0]).unsqueeze(0)
+                points = points.detach() - LR * d
+
+    return run
+
+
+def row(cell: Cell) -> list[str]:
+    return [
+        cell.rule,
+        str(cell.seeds),
+        f"{cell.ours_us:,.0f}",
+        f"{cell.theirs_us:,.0f}",
+        f"{cell.ratio:.1f}",
+        f"{cell.closed_us:,.0f}",
+        f"{cell.closed_ratio:.1f}",
+        f"{1e6 / cell.ours_us:,.0f}",
+    ]
+
+
+def verdict(cells: list[Cell]) -> str:
+    """The promise for five seeds, what one seed gets, and what five seeds cost."""
+    five, one = ([cell.ratio for cell in cells if cell.seeds == count] for count in (5, 1))
+    costs = {cell.rule: {c.seeds: c.ours_us * c.seeds for c in cells if c.rule == cell.rule} for cell in cells}
+    dearest = max(cost[5] / cost[1] for cost in costs.values())
+    kept = "kept" if min(five) >= TARGET else "NOT KEPT"
+    return (
+        f"Five seeds, per step of a run: {min(five):.1f} to {max(five):.1f} times faster (promise: at least "
+        f"{TARGET:g}, {kept}). One seed: {min(one):.1f} to {max(one):.1f} times. A step of five seeds "
+        f"costs at most {dearest:.2f} times a step of one."
+    )
+
+
+def machine() -> str:
+    """Processor and versions, in one sentence."""
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "torchjd"))
+    return f"{processor()}, one thread; Python {'.'.join(map(str, sys.version_info[:3]))}, {packages}"
+
+
+def write(cells: list[Cell]) -> list[Path]:
+    """Put the raw results and the page's table in place."""
+    table = "\n".join(markdown_table(HEADINGS, map(row, cells)))
+    fill(PAGE, f"Measured on: {machine()}.\n\n{table}\n\n{verdict(cells)}")
+    replace(RESULTS, json.dumps({"machine": machine(), "cells": [asdict(cell) for cell in cells]}, indent=1) + "\n")
+    return [PAGE.relative_to(ROOT), RESULTS.relative_to(ROOT)]
+
+
+if __name__ == "__main__":
+    main()

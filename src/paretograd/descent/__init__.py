@@ -1,0 +1,30 @@
+"""The paper's iteration as a loop to run, watch, interrupt and certify; step sizes; trajectories.
+
+>>> import paretograd as pg
+>>> run = pg.descend(pg.problem("vlmop2"), pg.UPGrad(), lr=pg.descent.Smooth(), steps=2000, stop_gamma=0.01)
+"""
+
+from paretograd.descent.certify import TrajectoryCertificate, certify_run
+from paretograd.descent.descend import descend
+from paretograd.descent.run import Descent
+from paretograd.descent.step_sizes import Armijo, Constant, Position, StepSize
+from paretograd.descent.stops import DescentWarning, Stop
+from paretograd.descent.theorem_steps import Aligned, Monotone, Smooth
+from paretograd.descent.trajectory import Trajectory
+
+__all__ = [
+    "Aligned",
+    "Armijo",
+    "Constant",
+    "Descent",
+    "DescentWarning",
+    "Monotone",
+    "Position",
+    "Smooth",
+    "StepSize",
+    "Stop",
+    "Trajectory",
+    "TrajectoryCertificate",
+    "certify_run",
+    "descend",
+]

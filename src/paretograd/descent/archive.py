@@ -1,0 +1,93 @@
+"""Named arrays and numbers in one npz file: written whole or not at all, read without pickle and without trust."""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from paretograd.errors import InputError
+
+#: Kinds of arrays that may be in a file: floats, whole numbers, truth values, text.
+_KINDS = "fiubU"
+
+
+def write(path: str | Path, values: Mapping[str, Any], overwrite: bool) -> Path:
+    """Write arrays, numbers and text to an npz file; an existing one is replaced only if asked for."""
+    target = Path(path)
+    if target.suffix.lower() != ".npz":
+        raise InputError(f"the file's name ends in .npz, as numpy's archives do; got {target}")
+    if target.exists() and (target.is_dir() or not overwrite):
+        what = "is a folder" if target.is_dir() else "exists; pass overwrite=True to replace it, or choose another name"
+        raise InputError(f"{target} {what}")
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with draft.open("wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{target} cannot be written: {error.strerror or error}") from None
+    return target
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """What `write` wrote: arrays, and Python's own types for single values.
+
+    A file may come from anywhere. Nothing in it is executed, no array of objects is read, and no more memory is asked
+    for than the file has bytes.
+    """
+    source = Path(path)
+    try:
+        with zipfile.ZipFile(source) as archive:
+            return {info.filename.removesuffix(".npy"): _member(archive, info) for info in archive.infolist()}
+    except FileNotFoundError:
+        raise InputError(f"there is no file {source}") from None
+    except OSError as error:
+        raise InputError(f"{source} cannot be read: {error.strerror or error}") from None
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        EOFError,
+        KeyError,
+        SyntaxError,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:
+        raise InputError(f"{source} is no archive of arrays, or it is damaged: {error}") from None
+
+
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
+    if not info.filename.endswith(".npy"):
+        raise ValueError(f"{info.filename!r} is not an array")
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{info.filename!r} is compressed, which this library never writes")
+    with archive.open(info) as file:
+        shape, dtype, header = _header(file)
+    if dtype.kind not in _KINDS:
+        raise ValueError(f"{info.filename!r} holds values of type {dtype}; numbers and text are allowed")
+    if header + math.prod(shape) * dtype.itemsize != info.file_size:
+        raise ValueError(f"{info.filename!r} claims the shape {shape}, which its size contradicts")
+    with archive.open(info) as file:
+        array = np.lib.format.read_array(file, allow_pickle=False)
+    return array if array.ndim else array.item()
+
+
+def _header(file: BinaryIO | Any) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of numpy's format")
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = reader(file)
+    return shape, dtype, file.tell()

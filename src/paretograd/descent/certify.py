@@ -1,0 +1,172 @@
+"""``certify_run``: the paper's theorems on whole runs, each with its hypotheses, its bound and what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from paretograd.certificates.convergence import (
+    ALIGNMENT,
+    check_alignment,
+    check_descent_lemma,
+    check_non_conflicting,
+    check_promise,
+)
+from paretograd.certificates.convex import averaged_weights, check_convex
+from paretograd.certificates.recorded import Recorded, Surrogate
+from paretograd.certificates.run import RunCheck
+from paretograd.checks import as_weights
+from paretograd.descent.references import reference_points
+from paretograd.descent.step_sizes import positive
+from paretograd.descent.surrogate import surrogate_of
+from paretograd.descent.trajectory import Trajectory
+from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import Array
+from paretograd.guarantees import MEAN, SUM
+from paretograd.problems.base import Problem
+
+
+@dataclass(frozen=True)
+class TrajectoryCertificate:
+    """What the theory says about every run of a trajectory, and whether it is so.
+
+    Attributes:
+        title: rule, problem and step size.
+        runs: the checks of each run.
+        lengths: steps taken by each run.
+    """
+
+    title: str
+    runs: tuple[tuple[RunCheck, ...], ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def checks(self) -> tuple[RunCheck, ...]:
+        """The checks of all runs."""
+        return tuple(check for run in self.runs for check in run)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no theorem that covers a run fails on it."""
+        return not any(check.verdict == "FAILS" for check in self.checks)
+
+    def covered(self, label: str) -> bool:
+        """Whether the result with this label, such as ``thm:PS-cvx``, covers every run."""
+        return all(any(check.label == label and check.covered for check in run) for run in self.runs)
+
+    def tightest(self) -> tuple[RunCheck, ...]:
+        """For each claim the check of the run that it is least sure of: failed, uncovered, or of least slack."""
+        return tuple(min(column, key=_doubt) for column in zip(*self.runs, strict=True))
+
+    def curve(self, run: int = 0) -> Array:
+        """The bound on the least gamma of the first t + 1 points, for every step t.
+
+        Corollary 1's; where that does not cover the run, Theorem 1's with the measured c; NaN where neither does.
+        """
+        T, covering = self.lengths[run], [check for check in self.runs[run] if check.covered]
+        levels = [check.bound * math.sqrt(T) for check in covering if check.label == "thm:PS-cvx"]
+        levels += [math.sqrt(check.bound) for check in covering if check.claim == ALIGNMENT]
+        return np.asarray((levels or [math.nan])[0] / np.sqrt(np.arange(1, T + 1)))
+
+    def __str__(self) -> str:
+        of = f", the tightest of {len(self.runs)} runs" if len(self.runs) > 1 else ""
+        return "\n".join([self.title + of, *(f"  {check}" for check in self.tightest())])
+
+
+def certify_run(
+    trajectory: Trajectory,
+    smoothness: float | None = None,
+    *,
+    surrogate_smoothness: float | None = None,
+    F: Literal["sum", "mean"] | Sequence[float] | Tensor | None = None,
+    problem: Problem | None = None,
+) -> TrajectoryCertificate:
+    """Check Theorem 1, Corollary 1, Theorem 2 and, for convex problems, Theorem 3 on every run.
+
+    A theorem whose hypotheses a run does not meet is *not covered*, with the reason. The others must hold to rounding,
+    whatever rule or library made the run: nothing but the recorded numbers is used.
+
+    Args:
+        trajectory: from `descend`.
+        smoothness: L such that every objective's gradient is L-Lipschitz; None takes the problem's.
+        surrogate_smoothness: the same for F, if known to be less than ``sum_k phi_k L``.
+        F: surrogate function: the sum of the objectives, their mean, or weights phi; None takes that of the guarantee.
+        problem: the problem itself. Theorem 3 is then also compared with points of its Pareto set, the minimiser of
+            ``<lambda, f>``, and the point at which its bound is tightest.
+    """
+    if not isinstance(trajectory, Trajectory):
+        raise ParameterError(f"certify_run takes the Trajectory that descend returns; got {type(trajectory).__name__}")
+    L = trajectory.smoothness if smoothness is None else positive(smoothness, "smoothness")
+    phi, given = _surrogate(F, trajectory)
+    total = None if L is None else L * float(phi.sum())
+    if surrogate_smoothness is not None:
+        total = positive(surrogate_smoothness, "surrogate_smoothness")
+    surrogate = Surrogate(phi, math.nan if total is None else total)
+    return TrajectoryCertificate(
+        f"{trajectory.aggregator} on {trajectory.label}, lr = {trajectory.lr}",
+        tuple(_checks(trajectory, run, L, surrogate, problem, given) for run in range(trajectory.runs)),
+        tuple(trajectory.lengths.tolist()),
+    )
+
+
+def _checks(
+    trajectory: Trajectory, number: int, L: float | None, F: Surrogate, problem: Problem | None, promised: bool
+) -> tuple[RunCheck, ...]:
+    run = _recorded(trajectory, number)
+    promise = trajectory.guarantee
+    if not promised:  # its constant is for another F; what it says about conflicts is for any
+        promise = replace(promise, alignment=None, note=f"its constant is for F = {promise.F}")
+    found = [check_descent_lemma(run, F), check_alignment(run, F), *check_promise(run, F, promise)]
+    found.append(check_non_conflicting(run))
+    lam, total = averaged_weights(run)
+    points, losses = np.empty((0, run.points.shape[1])), np.empty((0, trajectory.m))
+    if problem is not None and trajectory.convex and total > 0.0 and lam.min() >= 0.0:
+        points, losses = reference_points(problem, lam, run.points[0], run.points[-1], total)
+        losses = losses - run.offset
+    found.append(check_convex(run, math.nan if L is None else L, trajectory.convex, points, losses))
+    return tuple(found)
+
+
+def _recorded(trajectory: Trajectory, number: int) -> Recorded:
+    alone = trajectory.run(number)
+    least, left = np.array(alone.least), int(alone.left_box[0])
+    return Recorded(
+        losses=alone.losses[:, 0] - least,
+        points=alone.points[:, 0],
+        gamma=alone.gamma[:, 0],
+        weights=alone.weights[:, 0],
+        slopes=alone.slopes[:, 0],
+        norms=alone.norms[:, 0],
+        step_sizes=alone.step_sizes[:, 0],
+        gradient_norms=alone.gradient_norms[:, 0],
+        offset=least,
+        eps=float(np.finfo(alone.dtype).eps),
+        domain=f"the run left the box at step {left}" if left >= 0 else "",
+    )
+
+
+def _surrogate(
+    F: Literal["sum", "mean"] | Sequence[float] | Tensor | None, trajectory: Trajectory
+) -> tuple[Array, bool]:
+    """phi, and whether the guarantee's constant is for this F."""
+    m, promised = trajectory.m, trajectory.guarantee.F
+    if F is None:
+        return surrogate_of(promised, m), promised in (SUM, MEAN)
+    if isinstance(F, str):
+        if F not in ("sum", "mean"):
+            raise ParameterError(f"F={F!r}: use 'sum', 'mean' or one weight for each objective")
+        name = SUM if F == "sum" else MEAN
+        return surrogate_of(name, m), name == promised
+    return as_weights(F, "F", m), promised not in (SUM, MEAN)
+
+
+def _doubt(check: RunCheck) -> tuple[int, float]:
+    """Failures first, then what is not covered, then by the slack relative to the bound."""
+    if not check.covered:
+        return 1, 0.0
+    return (2 if check.holds else 0), check.slack / max(abs(check.bound), 1e-300)

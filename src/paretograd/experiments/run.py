@@ -1,0 +1,137 @@
+"""Running a study: method after method, with checkpoints, in a folder that can be resumed."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paretograd.checks import as_number
+from paretograd.descent.run import Descent
+from paretograd.descent.stops import DescentWarning
+from paretograd.descent.trajectory import Trajectory
+from paretograd.errors import ParameterError
+from paretograd.experiments import checkpoint, metrics, table
+from paretograd.experiments.folder import StudyFolder
+from paretograd.experiments.progress import Watch
+from paretograd.experiments.stopping import Wish, wish_to_stop
+from paretograd.experiments.study import Method, Study
+from paretograd.problems.checks import whole_number
+
+#: Seconds between two looks at the clock, the bars and the wish to stop.
+_LOOK = 0.1
+
+
+@dataclass(frozen=True)
+class Results:
+    """A finished study.
+
+    Attributes:
+        study: what was run.
+        folder: where it lies.
+        trajectories: by the methods' labels, each with all seeds.
+        metrics_every: how ``metrics.csv`` is thinned.
+    """
+
+    study: Study
+    folder: Path
+    trajectories: dict[str, Trajectory]
+    metrics_every: int
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The table: one dictionary of plain values for each method."""
+        return table.rows(self.study, self.trajectories)
+
+
+def run_study(
+    study: Study,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    checkpoint_every: float = 5.0,
+    metrics_every: int | None = None,
+    watch: Watch | None = None,
+) -> Results:
+    """Run every method that is not done yet, and write trajectories, metrics and table.
+
+    What cannot work (a rule that does not fit the problem, a folder in use) raises before anything is written. Killed
+    at any moment, it loses at most the work since the last checkpoint; what ``resume`` makes of the rest is bit by bit
+    what it would have been. Ctrl-C writes a checkpoint first and then raises KeyboardInterrupt; a second one does not
+    wait.
+
+    Args:
+        study: what to run.
+        folder: where; made if it is missing.
+        resume: go on with what is there. Methods that are done are not run again. Another study is refused.
+        overwrite: remove the study that is there, and start anew.
+        checkpoint_every: seconds of work between two checkpoints; more if writing one takes over a tenth of it.
+        metrics_every: ``metrics.csv`` has every step with a multiple of this number, and the last of each run. None: as
+            the folder has it, or 10.
+        watch: is told what happens.
+    """
+    every = as_number(checkpoint_every, "checkpoint_every")
+    if not 0.0 <= every < math.inf:
+        raise ParameterError(f"checkpoint_every={every:g}: seconds, finite and at least 0")
+    if metrics_every is not None:
+        whole_number("study", "metrics_every", metrics_every)
+    place, told = StudyFolder(folder), watch or Watch()
+    place.check(study, resume, overwrite)
+    study.rehearse()
+    with place.locked(), wish_to_stop() as wish:
+        place.check(study, resume, overwrite)  # it may have been someone else's until now
+        thinning = place.open(study, metrics_every, overwrite, told)
+        labels = study.labels()
+        told.begin(labels, study.steps)
+        trajectories = {}
+        for method, label, name in zip(study.methods, labels, study.files(), strict=True):
+            before = place.trajectory(name).exists()
+            if before:
+                place.checkpoint(name).unlink(missing_ok=True)
+            else:
+                _run_method(study, method, label, name, place, every, told, wish)
+            trajectories[label] = place.load(name, label, study)
+            told.finished(label, before)
+            wish.obey()
+        place.tidy()
+        metrics.write(place.metrics, study, trajectories, thinning)
+        table.write(place, study, trajectories)
+    return Results(study, place.path, trajectories, thinning)
+
+
+def _run_method(
+    study: Study, method: Method, label: str, name: str, place: StudyFolder, every: float, told: Watch, wish: Wish
+) -> None:
+    """Run one method to its end, from its checkpoint if there is one."""
+    descent = study.descent(method)
+    if place.checkpoint(name).exists():
+        checkpoint.load(descent, place.checkpoint(name), label)
+    told.method(label, descent.step)
+    checkpoints = checkpoint.Checkpoints(place.checkpoint(name), every)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DescentWarning)  # that a run left its box is in the table
+        steps = 1
+        while descent.running:
+            begun = time.monotonic()
+            descent.advance(steps)
+            steps = _next_steps(steps, time.monotonic() - begun)
+            _tell(told, descent)
+            if descent.running and (wish.asked or checkpoints.due):
+                checkpoints.write(descent)
+                wish.obey()
+    descent.trajectory().save(place.trajectory(name))
+    place.checkpoint(name).unlink(missing_ok=True)
+
+
+def _next_steps(steps: int, seconds: float) -> int:
+    """How many steps to take until the next look."""
+    return steps * 2 if seconds < 0.5 * _LOOK else max(1, steps // 2) if seconds > 2.0 * _LOOK else steps
+
+
+def _tell(told: Watch, descent: Descent) -> None:
+    gamma = float(descent.gamma.max()) if descent.running else math.nan
+    told.steps(descent.step, descent.running, gamma)

@@ -1,0 +1,155 @@
+"""What the figures and the page of a study show, before anything is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paretograd.descent.trajectory import Trajectory
+from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import Array
+from paretograd.problems.base import Problem
+from paretograd.reports.palette import Curve, curves
+from paretograd.reports.study.thinning import thin
+
+#: Objectives that get a panel of their own.
+PANELS = 8
+#: Points of the Pareto front in a picture: of a curve, and of a surface.
+_FRONT_POINTS = {2: 400, 3: 600}
+_FEW_FRONT_POINTS = 40
+#: A gap this many times as wide as its neighbours separates two pieces of a front.
+_GAP = 5.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one method, thinned to K points.
+
+    Attributes:
+        method: its label.
+        seed: of the start.
+        iterations: of the points that are kept, ``(K,)``, the first and the last among them.
+        losses: ``(K, m)``.
+        gamma: ``(K,)``.
+    """
+
+    method: str
+    seed: int
+    iterations: NDArray[np.int64]
+    losses: Array
+    gamma: Array
+
+
+@dataclass(frozen=True)
+class Content:
+    """A study in the form in which it is drawn.
+
+    Attributes:
+        title: of the report.
+        problem: its label in figures.
+        lr: the step size in words; several where the methods differ.
+        m: number of objectives.
+        methods: label and look of each method, in the order of the table.
+        seeds: the shown one first.
+        runs: every method and seed.
+        front: points of the Pareto front ``(K, m)``, rows of NaN between its pieces; K = 0 where it is not known.
+        stop_gamma: where the runs stop; None where they do not.
+    """
+
+    title: str
+    problem: str
+    lr: str
+    m: int
+    methods: dict[str, Curve]
+    seeds: tuple[int, ...]
+    runs: tuple[Run, ...]
+    front: Array
+    stop_gamma: float | None
+
+    @property
+    def shown(self) -> list[Run]:
+        """The runs of the shown seed."""
+        return [run for run in self.runs if run.seed == self.seeds[0]]
+
+    @property
+    def panels(self) -> int:
+        """How many objectives get a panel."""
+        return min(self.m, PANELS)
+
+    def scaled(self, losses: Array) -> Array:
+        """Losses ``(..., m)`` on scales from 0 to 1, which starts, ends and front span: for parallel coordinates."""
+        ends = [point for run in self.runs for point in (run.losses[0], run.losses[-1])]
+        every = np.concatenate([ends, self.front])
+        low, span = every.min(axis=0), np.ptp(every, axis=0)
+        return np.asarray((losses - low) / np.where(span > 0.0, span, 1.0))
+
+
+def compose(
+    title: str,
+    trajectories: Mapping[str, Trajectory],
+    problem: Problem,
+    shown_seed: int,
+    stop_gamma: float | None,
+) -> Content:
+    """Thin the runs, give each method its look, and find the front."""
+    if not trajectories:
+        raise ParameterError("a report needs at least one trajectory; got none")
+    for label, trajectory in trajectories.items():
+        if trajectory.m != problem.m:
+            raise ParameterError(
+                f"the trajectory of {label} has {trajectory.m} objectives, {problem.label} has {problem.m}"
+            )
+    known = dict.fromkeys(seed for trajectory in trajectories.values() for seed in seeds_of(trajectory))
+    if shown_seed not in known:
+        raise ParameterError(f"no run has the seed {shown_seed}; the seeds are {', '.join(map(str, known))}")
+    runs = tuple(
+        _run(label, trajectory, number)
+        for label, trajectory in trajectories.items()
+        for number in range(trajectory.runs)
+    )
+    return Content(
+        title=title,
+        problem=problem.label,
+        lr=", ".join(dict.fromkeys(trajectory.lr for trajectory in trajectories.values())),
+        m=problem.m,
+        methods=curves(list(trajectories)),
+        seeds=(shown_seed, *(seed for seed in known if seed != shown_seed)),
+        runs=runs,
+        front=_front(problem, runs),
+        stop_gamma=stop_gamma,
+    )
+
+
+def seeds_of(trajectory: Trajectory) -> Sequence[int]:
+    """The seeds of the runs; their numbers where starts were given without."""
+    return trajectory.seeds or range(trajectory.runs)
+
+
+def _run(label: str, trajectory: Trajectory, number: int) -> Run:
+    end = int(trajectory.lengths[number]) + 1
+    losses, gamma = trajectory.losses[:end, number], trajectory.gamma[:end, number]
+    kept = thin(gamma, losses[:, :PANELS])
+    return Run(label, seeds_of(trajectory)[number], kept, losses[kept], gamma[kept])
+
+
+def _front(problem: Problem, runs: Sequence[Run]) -> Array:
+    """The front, less what is so far off that the runs would be a dot beside it."""
+    if problem.pareto_front is None or problem.m == 1:
+        return np.empty((0, problem.m))
+    front = problem.pareto_front(_FRONT_POINTS.get(problem.m, _FEW_FRONT_POINTS)).double().cpu().numpy()
+    seen = np.concatenate([run.losses for run in runs])
+    low, high = seen.min(axis=0), seen.max(axis=0)
+    near = ((front >= low - (high - low)) & (front <= high + (high - low))).all(axis=1)
+    front = front[near] if near.sum() >= 2 else front
+    return _pieces(front[np.argsort(front[:, 0], kind="stable")]) if problem.m == 2 else front
+
+
+def _pieces(front: Array) -> Array:
+    """A curve of two objectives with a row of NaN wherever it jumps."""
+    span = np.ptp(front, axis=0)
+    steps = np.linalg.norm(np.diff(front, axis=0) / np.where(span > 0.0, span, 1.0), axis=1)
+    beside = np.maximum(np.append(steps[1:], 0.0), np.append(0.0, steps[:-1]))
+    return np.insert(front, 1 + np.flatnonzero((steps > 0.01) & (steps > _GAP * beside)), np.nan, axis=0)

@@ -1,0 +1,102 @@
+"""The interactive page of a study: one file with all that it needs, which opens without a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from paretograd.errors import MissingExtraError
+from paretograd.problems.base import Problem
+from paretograd.reports.study import words
+from paretograd.reports.study.bounds import Finding, merged
+from paretograd.reports.study.content import Content
+from paretograd.reports.study.payload import panels, payload
+from paretograd.reports.study.tables import details_list, methods_table, swatch, theory_table
+
+_BOUNDS = '<label><input type="checkbox" name="bounds" checked>bounds of the theorems</label>'
+
+
+def page(
+    content: Content,
+    problem: Problem,
+    findings: Sequence[Finding],
+    rows: Sequence[Mapping[str, object]],
+    details: Mapping[str, str],
+) -> str:
+    """The page as HTML. What a user wrote (title, labels, rows, details) is text in it, never markup."""
+    library, script = plotly_js(), _asset("page.js")
+    shown = [finding for finding in findings if finding.seed == content.seeds[0]]
+    bounds = merged(findings)
+    return Template(_asset("page.html")).substitute(
+        policy=_policy([library, script]),
+        title=escape(content.title),
+        style=_asset("page.css"),
+        summary=escape(words.summary(content, problem)),
+        table=f"<h2>Methods</h2>\n{methods_table(rows, content.methods)}" if rows else "",
+        methods=_methods(content),
+        seeds=_seeds(content),
+        bounds=_BOUNDS if bounds else "",
+        panels=_panels(content, problem, bool(bounds)),
+        seed=content.seeds[0],
+        theory=escape(words.theory(shown, problem.smoothness)),
+        findings=theory_table(shown, content.methods) if problem.smoothness is not None else "",
+        details=details_list(details),
+        library=library,
+        payload=payload(content, bounds),
+        script=script,
+    )
+
+
+def plotly_js() -> str:
+    """The source of plotly.js that the Python package brings: the full bundle, the only one in it."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "plotly":
+            raise
+        raise MissingExtraError(
+            "the report needs plotly, which is not installed; install it with: pip install 'paretograd[report]'"
+        ) from None
+    return str(get_plotlyjs()).replace("\r\n", "\n")  # as a browser reads it, so that the checksum fits
+
+
+def _asset(name: str) -> str:
+    return files("paretograd.reports.study").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Run these scripts and no other, and load nothing from anywhere."""
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _methods(content: Content) -> str:
+    return "\n".join(
+        f'<label><input type="checkbox" name="method" value="{i}" checked>{swatch(look)}{escape(label)}</label>'
+        for i, (label, look) in enumerate(content.methods.items())
+    )
+
+
+def _seeds(content: Content) -> str:
+    options = [f'<option value="{i}">{seed}</option>' for i, seed in enumerate(content.seeds)]
+    if len(options) > 1:
+        options.append('<option value="all">all seeds</option>')
+    return "".join(options)
+
+
+def _panels(content: Content, problem: Problem, bounded: bool) -> str:
+    made = []
+    for number, panel in enumerate(panels(content)):
+        text = words.sentence(panel, content, problem.smoothness, bounded)
+        made.append(
+            f'<figure class="panel"><figcaption><h3>{words.heading(panel)}</h3><p>{escape(text)}</p></figcaption>'
+            f'<div class="plot" id="plot-{number}"></div></figure>'
+        )
+    if content.m > content.panels:
+        made.append(f"<p>The first {content.panels} of {content.m} objectives have a panel.</p>")
+    return "\n".join(made)

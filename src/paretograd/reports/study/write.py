@@ -1,0 +1,67 @@
+"""``write_study``: a study's figures and its page, written to its folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from paretograd.descent.trajectory import Trajectory
+from paretograd.errors import InputError
+from paretograd.problems.base import Problem
+from paretograd.reports.study.bounds import find_bounds
+from paretograd.reports.study.content import compose
+from paretograd.reports.study.figures import draw
+from paretograd.reports.study.page import page
+
+
+def write_study(
+    folder: str | Path,
+    title: str,
+    trajectories: Mapping[str, Trajectory],
+    problem: Problem,
+    shown_seed: int,
+    rows: Sequence[Mapping[str, object]],
+    details: Mapping[str, str],
+    *,
+    stop_gamma: float | None = None,
+) -> list[Path]:
+    """Write ``figures/*.png``, ``figures/*.svg`` and ``report.html``; return their paths, the report last.
+
+    Everything is drawn before anything is written, and each file is written whole or not at all. Files of those names
+    are replaced. Needs the extra ``paretograd[report]``.
+
+    Args:
+        folder: of the study; made if it is not there.
+        title: of the report.
+        trajectories: label of a method to its runs, in the order of legends.
+        problem: what all of them minimise.
+        shown_seed: the runs of the figures, and those that the report shows first.
+        rows: the table of methods, one mapping of column to value for each.
+        details: the configuration, as the report shows it.
+        stop_gamma: where the runs stop, drawn as a line; None where they do not stop by gamma.
+    """
+    content = compose(title, trajectories, problem, shown_seed, stop_gamma)
+    figures, target = draw(content), Path(folder)
+    text = page(content, problem, find_bounds(trajectories, problem.smoothness), rows, details)
+    contents = {target / "figures" / name: data for name, data in figures.items()}
+    contents[target / "report.html"] = text.encode()
+    for path, data in contents.items():
+        _write(path, data)
+    return list(contents)
+
+
+def _write(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with draft.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,1 @@
+"""Which rule of a pool acts at which step."""
