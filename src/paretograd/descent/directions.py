@@ -57,8 +57,8 @@ def directions(aggregator: Aggregator, here: Evaluation) -> Directions:
     if not all_true(moving):
         for run in np.flatnonzero(~moving).tolist():
             stops.setdefault(run, Stop.STATIONARY)
-    slopes = np.asarray((here.J @ d[:, :, None])[:, :, 0])
-    return Directions(weights, d, norms, slopes, stops)
+    slopes: Array = here.J @ d[:, :, None]
+    return Directions(weights, d, norms, slopes[:, :, 0], stops)
 
 
 def _weigh(aggregator: Aggregator, here: Evaluation) -> tuple[Array, Stops]:

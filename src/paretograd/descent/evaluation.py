@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -13,6 +15,9 @@ from paretograd.descent.small import all_finite, least
 from paretograd.geometry.gramian import Array, unit_gramian
 from paretograd.problems.base import Problem
 from paretograd.solvers.min_norm import min_norm_point
+
+#: Numbers in the dtype of the runs.
+Points = NDArray[np.float32] | NDArray[np.float64]
 
 #: Rounding of Gramians that were multiplied in float64.
 EPS = float(np.finfo(np.float64).eps)
@@ -46,15 +51,15 @@ class Evaluation(NamedTuple):
         return Evaluation(*(part[rows] for part in self))
 
 
-def evaluate(problem: Problem, points: Tensor) -> tuple[Evaluation, NDArray[np.bool_] | None]:
-    """Losses, gradients and gamma at points ``(B, n)``, all by one call of the problem.
+def evaluate(problem: Problem, points: Points) -> tuple[Evaluation, NDArray[np.bool_] | None]:
+    """Losses, gradients and gamma at points ``(B, n)`` in the dtype of the runs, all by one call of the problem.
 
     Returns:
         the evaluation of the points where everything is finite, and which these are, ``(B,)``; None for all.
     """
-    values, rows = problem.jacobian(points)
-    at, losses, J = _as_double(points), _as_double(values), _as_double(rows)
-    G = J @ J.transpose(0, 2, 1)
+    values, rows = problem.jacobian(torch.from_numpy(points))
+    at, losses, J = points.astype(np.float64, copy=False), _as_double(values), _as_double(rows)
+    G: Array = J @ J.transpose(0, 2, 1)
     good: NDArray[np.bool_] | None = None
     if not (all_finite(losses) and all_finite(G)):
         good = np.asarray(np.isfinite(losses).all(axis=1) & np.isfinite(G).all(axis=(1, 2)))
@@ -80,8 +85,9 @@ def shortest_weights(J: Array, G: Array) -> Array:
         if B and not least(square) > 0.0:  # equal gradients: any weights will do
             square = np.where(square > 0.0, square, math.inf)
         weights = np.empty((B, 2))
-        weights[:, 0] = np.minimum(np.maximum(inner(side, J[:, 1]) / square, 0.0), 1.0)
-        np.subtract(1.0, weights[:, 0], out=weights[:, 1])
+        first = np.divide(inner(side, J[:, 1]), square, out=weights[:, 0])
+        np.minimum(np.maximum(first, 0.0, out=first), 1.0, out=first)
+        np.subtract(1.0, first, out=weights[:, 1])
         return weights
     found = np.empty((B, m))
     for i in range(B):
@@ -91,18 +97,25 @@ def shortest_weights(J: Array, G: Array) -> Array:
 
 def combine(weights: Array, J: Array) -> Array:
     """``J.T w`` for every run, ``(B, n)``."""
-    return np.asarray((weights[:, None, :] @ J)[:, 0, :])
+    rows: Array = weights[:, None] @ J
+    return rows[:, 0]
 
 
-def inner(a: Array, b: Array) -> Array:
-    """Inner products of rows, ``(B,)``. By matmul, row by row: the sum's order is that of a run alone."""
-    return np.asarray((a[:, None, :] @ b[:, :, None])[:, 0, 0])
+def _inner(a: Array, b: Array) -> Array:
+    products: Array = a[:, None, :] @ b[:, :, None]
+    return products[:, 0, 0]
+
+
+#: Inner products of rows, ``(B,)``. By matmul or what replaces it since numpy 2, row by row: the sum's order is that of
+#: a run alone.
+inner: Callable[[Array, Array], Array] = getattr(np, "vecdot", _inner)
 
 
 def norm(d: Array) -> Array:
     """Lengths of rows, ``(B,)``."""
-    return np.asarray(np.sqrt(inner(d, d)))
+    return np.sqrt(inner(d, d))
 
 
 def _as_double(tensor: Tensor) -> Array:
-    return np.asarray(tensor.detach().numpy(), dtype=np.float64)
+    array: Points = tensor.detach().numpy()
+    return array.astype(np.float64, copy=False)

@@ -7,6 +7,7 @@ rounding (the tests say so); where rounding is delicate, as for gradients that a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -17,7 +18,7 @@ from paretograd.aggregators.dual_cone import DualProj, UPGrad
 from paretograd.aggregators.mean import Mean
 from paretograd.aggregators.normalized import Normalized
 from paretograd.aggregators.power import NashMTL
-from paretograd.descent.small import least
+from paretograd.descent.small import least, most
 from paretograd.geometry.gramian import Array
 
 #: Gramians ``(B, 2, 2)`` and norms of the gradients ``(B, 2)`` to weights ``(B, 2)``.
@@ -42,34 +43,34 @@ def formula(aggregator: Aggregator) -> Formula | None:
         return _dualproj
     if type(aggregator) is NashMTL:
         longest = aggregator.max_norm
-        scale = 1.0 if longest is None else min(1.0, longest / np.sqrt(2.0))
-        return lambda G, lengths: scale * _nash(G, lengths)
+        scale = 1.0 if longest is None else min(1.0, longest / math.sqrt(2.0))
+        return lambda G, lengths: _nash(G, lengths, scale)
     return None
 
 
 def plain(G: Array, lengths: Array) -> NDArray[np.bool_]:
     """Which Gramians ``(B, 2, 2)`` the formulas are good for."""
-    usable = G[:, 0, 1] > _OPPOSITE * lengths[:, 0] * lengths[:, 1]
-    if least(lengths) > _SHORT and -least(-lengths) < 1.0 / _SHORT:  # of all runs: the usual case
-        return np.asarray(usable)
-    return np.asarray(usable & (lengths.min(axis=1) > _SHORT) & (lengths.max(axis=1) < 1.0 / _SHORT))
+    usable: NDArray[np.bool_] = G[:, 0, 1] > _OPPOSITE * lengths[:, 0] * lengths[:, 1]
+    if not (least(lengths) > _SHORT and most(lengths) < 1.0 / _SHORT):
+        usable &= (lengths.min(axis=1) > _SHORT) & (lengths.max(axis=1) < 1.0 / _SHORT)
+    return usable
 
 
 def _upgrad(G: Array, lengths: Array) -> Array:
     """The projection of g_0 adds ``-<g_0, g_1> / |g_1|^2`` times g_1 where the two conflict, and so for g_1."""
-    return np.asarray(0.5 + np.maximum(-0.5 * G[:, 0, 1:], 0.0) / lengths**2)
+    return 0.5 + np.maximum(-0.5 * G[:, 0, 1:], 0.0) / (lengths * lengths)
 
 
 def _dualproj(G: Array, lengths: Array) -> Array:
     """The mean's projection onto ``<g_k, d> >= 0`` for the k, at most one, with which it conflicts."""
-    return np.asarray(np.maximum(-0.5 * G[:, 0, 1:] / lengths**2, 0.5))
+    return np.maximum(-0.5 * G[:, 0, 1:] / (lengths * lengths), 0.5)
 
 
-def _nash(G: Array, lengths: Array) -> Array:
-    """``w_k |g_k|`` is the same for both by symmetry, and its square is ``1 / (1 + cosine)``."""
+def _nash(G: Array, lengths: Array, scale: float) -> Array:
+    """``w_k |g_k|`` is the same for both by symmetry, and its square is ``1 / (1 + cosine)``; times ``scale``."""
     cosine = G[:, 0, 1] / (lengths[:, 0] * lengths[:, 1])
-    return np.asarray(1.0 / (lengths * np.sqrt(1.0 + cosine)[:, None]))
+    return scale / (lengths * np.sqrt(1.0 + cosine)[:, None])
 
 
 def _normalized(weights: Array) -> Array:
-    return np.asarray(weights / (weights[:, 0] + weights[:, 1])[:, None])
+    return weights / (weights[:, 0] + weights[:, 1])[:, None]

@@ -105,7 +105,7 @@ class Descent:
         Ctrl-C waits for the end of a step, so that what was done can be saved and resumed; a second one does not wait.
         """
         begun = self._state.step
-        with interrupts_between_steps() as interrupt:
+        with interrupts_between_steps() as interrupt, loop.quiet():
             for _ in range(steps):
                 if self.done or interrupt.came:
                     break

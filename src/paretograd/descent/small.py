@@ -18,6 +18,11 @@ def least(values: Array) -> float:
     return float(min(values.ravel().tolist()) if values.size <= _FEW else values.min())
 
 
+def most(values: Array) -> float:
+    """The greatest of finite numbers."""
+    return float(max(values.ravel().tolist()) if values.size <= _FEW else values.max())
+
+
 def all_finite(values: Array) -> bool:
     """Whether every number is finite; a sum is only where all its terms are, unless they come near 1e308."""
     return math.isfinite(sum(values.ravel().tolist()) if values.size <= _FEW else float(values.sum()))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from paretograd.problems.base import Problem
 from paretograd.problems.checks import whole_number
-from paretograd.problems.gradients import Constants
+from paretograd.problems.gradients import Constants, by_numpy
 from paretograd.problems.spread import cube
 
 _VAN_VELDHUIZEN = "D. A. Van Veldhuizen, G. B. Lamont. Multiobjective Evolutionary Algorithm Test Suites. ACM SAC, 1999"
@@ -74,12 +75,11 @@ def _gaussians(name: str, label: str, n: int, bound: float, note: str, source: s
         (centres,) = constants.like(points)
         return -torch.expm1(-(points.unsqueeze(-2) - centres).square().sum(-1))
 
-    def closed_jacobian(points: Tensor) -> tuple[Tensor, Tensor]:
-        (centres,) = constants.like(points)
-        offsets = points.unsqueeze(-2) - centres
-        exponents = torch.linalg.vecdot(offsets, offsets).neg_()
-        losses = torch.expm1(exponents).neg_()  # keeps its digits near a minimiser, where 1 - exp loses them
-        return losses, offsets.mul_(exponents.exp_().mul_(2.0).unsqueeze(-1))
+    def losses_and_gradients(xp: Any, points: Any, centres: Any) -> tuple[Any, Any]:
+        offsets = points[..., None, :] - centres
+        exponents = -(offsets * offsets).sum(-1)
+        losses = -xp.expm1(exponents)  # keeps its digits near a minimiser, where 1 - exp loses them
+        return losses, offsets * (2.0 * xp.exp(exponents))[..., None]
 
     return Problem(
         name=name,
@@ -95,7 +95,7 @@ def _gaussians(name: str, label: str, n: int, bound: float, note: str, source: s
         smoothness=2.0,
         # Both losses grow with the distance from their centre, so the segment between the centres is optimal.
         pareto_set=lambda count: (1.0 - 2.0 * cube(count, 1)) * corner,
-        closed_jacobian=closed_jacobian,
+        closed_jacobian=lambda points: by_numpy(losses_and_gradients, points, constants),
         formula="f1 = 1 - exp(-sum_i (x_i - 1/sqrt(n))^2),  f2 = 1 - exp(-sum_i (x_i + 1/sqrt(n))^2)",
         note=note,
         source=source,
