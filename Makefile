@@ -10,19 +10,26 @@ BIN  := $(VENV)/bin
 # -qq leaves only the errors.
 PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
+# Flower asks for other versions of what the rest uses, and gets an environment of its own.
+FLOWER_VENV := .venv-flower
+FLOWER_PIP  := $(FLOWER_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-flower.txt
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:   # two pips in one environment would race
-.PHONY: help demo test lint types imports docs bench clean
+.PHONY: help demo test test-flower lint types imports docs bench clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.stamp-all  ## the paper's study on VLMOP2: table, figures and an interactive report, in demo/vlmop2
 	OMP_NUM_THREADS=1 $(BIN)/paretograd reproduce vlmop2 --out demo/vlmop2 --overwrite
 
 test: $(VENV)/.stamp-test  ## run the tests, the examples in README and docs included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+test-flower: $(FLOWER_VENV)/.stamp  ## the Flower strategy: unit tests, the example app simulated and deployed
+	OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest -c tests_flower/pytest.ini tests_flower $(ARGS)
 
 lint: $(VENV)/.stamp-lint  ## ruff, then types and imports
 	$(BIN)/ruff check .
@@ -43,8 +50,8 @@ bench: $(VENV)/.stamp-bench  ## time and check the solvers against TorchJD
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/solvers.py
 
 clean:  ## remove the virtual environment and everything that the other targets wrote
-	rm -rf $(VENV) site demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	rm -rf $(VENV) $(FLOWER_VENV) site demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests tests_flower examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # torch first and alone, so that nothing which needs it can choose another build.
 $(VENV)/.stamp-torch: constraints.txt
@@ -58,4 +65,11 @@ $(VENV)/.stamp-torch: constraints.txt
 $(VENV)/.stamp-%: $(VENV)/.stamp-torch pyproject.toml
 	@echo "setting up $(VENV): paretograd[$*]"
 	@$(PIP) -e '.[$*]'
+	@touch $@
+
+$(FLOWER_VENV)/.stamp: constraints-flower.txt pyproject.toml
+	@echo "setting up $(FLOWER_VENV): torch, paretograd[test-flower]"
+	@$(PYTHON) -m venv $(FLOWER_VENV)
+	@$(FLOWER_PIP) torch
+	@$(FLOWER_PIP) -e '.[test-flower]'
 	@touch $@

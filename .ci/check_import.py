@@ -10,10 +10,12 @@ REPEATS = 5
 WITHOUT_EXTRAS = """
 import sys
 for extra in (
-    "typer", "rich", "matplotlib", "plotly", "pandas", "moocore", "cvxpy", "hypothesis", "selenium", "torchjd"
+    "typer", "rich", "matplotlib", "plotly", "pandas", "moocore", "cvxpy", "hypothesis", "selenium", "torchjd",
+    "flwr", "ray",
 ):
     sys.modules[extra] = None
 import paretograd
+import paretograd.federated
 """
 
 LAZY = """

@@ -33,6 +33,7 @@ from paretograd.descent.descend import descend
 from paretograd.descent.run import Descent
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import (
+    DataError,
     DTypeError,
     HypothesisError,
     InfeasibleCapError,
@@ -68,6 +69,7 @@ __all__ = [
     "ClippedMGDA",
     "ConFIG",
     "DTypeError",
+    "DataError",
     "Descent",
     "Description",
     "DualProj",

@@ -212,3 +212,4 @@ def _split(names: str) -> list[str]:
 
 app.command()(experiments.run)
 app.command()(experiments.reproduce)
+app.command()(experiments.report)

@@ -9,14 +9,17 @@ from typing import Annotated
 
 import typer
 
+from paretograd.cli import fairness
 from paretograd.cli.bars import Bars
 from paretograd.cli.console import console, errors_in_words
 from paretograd.cli.options import read_methods, read_parameters, read_seeds
 from paretograd.cli.summary import places, summary
-from paretograd.errors import MissingExtraError
+from paretograd.errors import InputError, MissingExtraError
 from paretograd.experiments import PAPER, Results, Study, paper_study, run_study
 from paretograd.experiments.command import command_of, title_of
-from paretograd.experiments.config import versions
+from paretograd.experiments.config import read_config, versions
+from paretograd.experiments.fairness import read_results
+from paretograd.experiments.run import read_study
 from paretograd.experiments.words import ends, for_page
 
 Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to write; runs/NAME if not given.")]
@@ -37,27 +40,78 @@ Report = Annotated[bool, typer.Option("--report/--no-report", help="Draw the fig
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help=f"{', '.join(PAPER)}. Without a name: what they are.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help=f"{', '.join(PAPER)}, fairness. Without a name: what they are.")
+    ] = None,
     out: Out = None,
     resume: Resume = False,
     overwrite: Overwrite = False,
-    authors_lr: Annotated[
-        bool, typer.Option("--authors-lr", help="Nash-MTL* with lr 0.005, as in the authors' runs; the others 0.001.")
-    ] = False,
     checkpoint_every: CheckpointEvery = 5.0,
-    metrics_every: MetricsEvery = None,
     report: Report = True,
+    authors_lr: Annotated[
+        bool,
+        typer.Option(
+            "--authors-lr",
+            help="Nash-MTL* with lr 0.005, as in the authors' runs; the others 0.001.",
+            rich_help_panel="For vlmop2, omnitest and mas",
+        ),
+    ] = False,
+    metrics_every: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            min=1,
+            help="metrics.csv has every K-th step, and the last of each run; 10 if not given.",
+            rich_help_panel="For vlmop2, omnitest and mas",
+        ),
+    ] = None,
+    data_dir: fairness.DataDir = None,
+    methods: fairness.Methods = None,
+    seeds: fairness.Seeds = None,
+    steps: fairness.Steps = None,
+    device: fairness.Device = None,
+    tf32: fairness.Tf32 = None,
+    gaps: fairness.Gaps = None,
+    scaling: fairness.Scaling = None,
 ) -> None:
-    """Reproduce a synthetic study of the paper: figures, table and report, by the authors' protocol."""
+    """Reproduce a study of the paper: figures, table and report, by the authors' protocol."""
     with errors_in_words():
         if name is None:
             for key, paper in PAPER.items():
                 typer.echo(f"{key:10}{paper.title}" + f" (figure {paper.figure})" * bool(paper.figure))
+            typer.echo("fairness  Fair classification on Adult (table fairness_table)")
             typer.echo("\nNext: paretograd reproduce vlmop2")
             return
-        study = paper_study(name, authors_lr)
+        for_fairness: dict[str, object] = {"data_dir": data_dir, "methods": methods, "seeds": seeds, "steps": steps}
+        for_fairness |= {"device": device, "tf32": tf32, "gaps": gaps, "scaling": scaling}
         folder = out or Path("runs") / name.strip().lower()
+        if name.strip().lower() == "fairness":
+            _refuse(name, {"authors_lr": authors_lr or None, "metrics_every": metrics_every})
+            fairness.run(folder, for_fairness, resume, overwrite, checkpoint_every, report)
+            return
+        study = paper_study(name, authors_lr)
+        _refuse(name, for_fairness)
         _run(study, folder, resume, overwrite, checkpoint_every, metrics_every, report)
+
+
+def _refuse(name: str, options: Mapping[str, object]) -> None:
+    """Options that a study does not have."""
+    given = [f"--{key.replace('_', '-')}" for key, value in options.items() if value is not None]
+    if given:
+        raise InputError(f"reproduce {name} has no {', '.join(given)}; see paretograd reproduce --help")
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a study, finished or not: runs/fairness")],
+) -> None:
+    """Draw the figures and the page of a study from its folder; nothing is run."""
+    with errors_in_words():
+        if read_config(folder / "config.json")["study"].get("experiment") == "fairness":
+            written = fairness.draw(read_results(folder))
+        else:
+            written = _write_report(read_study(folder))
+        for path in written:
+            typer.echo(path)
 
 
 def run(
@@ -147,23 +201,27 @@ def _run(
 
 def _report(results: Results) -> list[Path]:
     """Figures and page; without the extras they need, a sentence about it, since all numbers are there."""
-    study = results.study
     try:
-        from paretograd.reports.study import write_study
-
-        return write_study(
-            results.folder,
-            title_of(study),
-            results.trajectories,
-            study.make_problem(),
-            study.shown_seed,
-            for_page(study, results.rows),
-            _details(study),
-            stop_gamma=study.stop_gamma or None,
-        )
+        return _write_report(results)
     except MissingExtraError as error:
         typer.echo(f"no report: {error}; then run the command again with --resume", err=True)
         return []
+
+
+def _write_report(results: Results) -> list[Path]:
+    from paretograd.reports.study import write_study
+
+    study = results.study
+    return write_study(
+        results.folder,
+        title_of(study),
+        results.trajectories,
+        study.make_problem(),
+        study.shown_seed,
+        for_page(study, results.rows),
+        _details(study),
+        stop_gamma=study.stop_gamma or None,
+    )
 
 
 def _details(study: Study) -> Mapping[str, str]:

@@ -14,7 +14,7 @@ from paretograd.experiments import words
 from paretograd.experiments.command import title_of
 from paretograd.experiments.run import Results
 
-_LEFT = ("method", "theorem")
+_LEFT = ("method", "theorem", "ended by")
 #: So that the table fits 80 columns.
 _IN_TWO_LINES = {"conflicts": "con-\nflicts", "left box": "left\nbox"}
 #: Remarks about single runs that are printed; the file has all of them.
@@ -38,7 +38,7 @@ def summary(results: Results) -> Group:
         Text(setting),
         Text(words.heading(study)),
         Text(""),
-        _table(words.for_people(study, results.rows)),
+        table_of(words.for_people(study, results.rows)),
         Text(""),
         Text(words.legend(study, results.rows), style="dim"),
         *(Text(remark) for remark in remarks),
@@ -59,7 +59,8 @@ def places(folder: Path, report: Sequence[Path], metrics_every: int) -> Group:
     return Group(Text(""), *lines)
 
 
-def _table(rows: Sequence[dict[str, str]]) -> Table:
+def table_of(rows: Sequence[dict[str, str]]) -> Table:
+    """Texts by their headings, one row for each method."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold cyan")
     for heading in rows[0]:
         name = _IN_TWO_LINES.get(heading, heading.replace("seed ", "seed\n"))

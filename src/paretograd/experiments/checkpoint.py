@@ -1,25 +1,51 @@
-"""A descent under way on disk, and when it is time to write it."""
+"""Work under way on disk, and when it is time to write it."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-
-import numpy as np
+from typing import Any, Protocol
 
 from paretograd.descent import archive
-from paretograd.descent.run import Descent
 from paretograd.errors import InputError, ParetogradError
+from paretograd.experiments.stopping import Wish
 
+#: Seconds between two looks at the clock, the bars and the wish to stop.
+_LOOK = 0.1
 #: Writing takes at most this share of the time, however large a checkpoint becomes.
 _SHARE = 0.1
 
 
-def load(descent: Descent, path: Path, label: str) -> None:
-    """Go on from a checkpoint; a damaged one is refused with the way out, and the descent is where it was."""
+class Work(Protocol):
+    """The runs of one method, some steps at a time."""
+
+    @property
+    def running(self) -> int:
+        """How many are not done."""
+
+    def advance(self, count: int, /) -> object:
+        """Take this many steps."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Plain arrays, numbers and text."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+
+
+def load(work: Work, path: Path, label: str, sound: Callable[[], bool]) -> None:
+    """Go on from a checkpoint; a damaged one is refused with the way out, and the work is where it was.
+
+    Args:
+        work: what to go on with.
+        path: of the checkpoint.
+        label: of the method.
+        sound: asked afterwards whether the points are finite.
+    """
     try:
-        descent.load_state_dict(archive.read(path))
-        if len(descent.gamma) != descent.running or not np.isfinite(descent.gamma).all():
+        work.load_state_dict(archive.read(path))
+        if not sound():
             raise InputError("its points are not finite")
     except (ParetogradError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
         raise InputError(
@@ -27,8 +53,26 @@ def load(descent: Descent, path: Path, label: str) -> None:
         ) from None
 
 
+def work_to_the_end(work: Work, checkpoints: Checkpoints, wish: Wish, tell: Callable[[], None]) -> None:
+    """Advance until all runs are done, with checkpoints; a wish to stop is obeyed after one."""
+    steps = 1
+    while work.running:
+        begun = time.monotonic()
+        work.advance(steps)
+        steps = _next_steps(steps, time.monotonic() - begun)
+        tell()
+        if work.running and (wish.asked or checkpoints.due):
+            checkpoints.write(work)
+            wish.obey()
+
+
+def _next_steps(steps: int, seconds: float) -> int:
+    """How many steps to take until the next look."""
+    return steps * 2 if seconds < 0.5 * _LOOK else max(1, steps // 2) if seconds > 2.0 * _LOOK else steps
+
+
 class Checkpoints:
-    """Writes the state of a descent when enough time has passed.
+    """Writes the state of some work when enough time has passed.
 
     Args:
         path: of the file.
@@ -44,9 +88,9 @@ class Checkpoints:
         """Whether the interval is over."""
         return time.monotonic() - self._last >= max(self.every, self._cost / _SHARE)
 
-    def write(self, descent: Descent) -> None:
+    def write(self, work: Work) -> None:
         """Replace the checkpoint by one of this moment."""
         begun = time.monotonic()
-        archive.write(self.path, descent.state_dict(), overwrite=True)
+        archive.write(self.path, work.state_dict(), overwrite=True)
         self._last = time.monotonic()
         self._cost = self._last - begun

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from paretograd.errors import InputError
-from paretograd.experiments.command import command_of
 from paretograd.experiments.files import write_text
-from paretograd.experiments.study import Study
 
 #: Version of the file's content.
 SCHEMA = 1
-_KEYS = {"schema", "study", "command", "metrics_every", "sessions"}
+_KEYS = {"schema", "study", "command", "sessions"}
+
+
+class Described(Protocol):
+    """A study of any kind, as its folder knows it."""
+
+    def plain(self) -> dict[str, Any]:
+        """The study as JSON has it."""
+
+    def files(self) -> tuple[str, ...]:
+        """What the files of the methods are called, without a suffix."""
 
 
 def versions() -> dict[str, str]:
@@ -38,15 +47,11 @@ def new_session() -> dict[str, Any]:
     return {"time": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
 
 
-def write_config(path: Path, study: Study, metrics_every: int, sessions: list[dict[str, Any]]) -> None:
-    """Write the file, whole or not at all."""
-    content = {
-        "schema": SCHEMA,
-        "command": command_of(study),
-        "study": study.plain(),
-        "metrics_every": metrics_every,
-        "sessions": sessions,
-    }
+def write_config(
+    path: Path, study: Described, command: str, sessions: list[dict[str, Any]], more: Mapping[str, Any]
+) -> None:
+    """Write the file, whole or not at all, with what only studies of this kind have."""
+    content = {"schema": SCHEMA, "command": command, "study": study.plain(), **more, "sessions": sessions}
     write_text(path, [json.dumps(content, indent=2)])
 
 
@@ -62,7 +67,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not the configuration of a study; choose another folder")
     if found["schema"] != SCHEMA:
         raise InputError(f"{path} has schema {found['schema']!r}; this version reads {SCHEMA}. Choose another folder")
-    sessions, every = found["sessions"], found["metrics_every"]
+    sessions, every = found["sessions"], found.get("metrics_every", 1)
     if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
         raise InputError(f"{path} is damaged: sessions is no list of sessions. Choose another folder")
     if type(every) is not int or every < 1:
@@ -70,7 +75,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return found
 
 
-def differences(there: dict[str, Any], study: Study) -> list[str]:
+def differences(there: dict[str, Any], study: Described) -> list[str]:
     """What the study in a file has otherwise, in words."""
     here = json.loads(json.dumps(study.plain()))
     return [

@@ -4,44 +4,55 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, ClassVar
 
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError
-from paretograd.experiments.config import differences, new_session, read_config, versions, write_config
+from paretograd.experiments.command import command_of
+from paretograd.experiments.config import Described, differences, new_session, read_config, versions, write_config
 from paretograd.experiments.files import remove_drafts
 from paretograd.experiments.progress import Watch
 from paretograd.experiments.study import Study
 
 #: Steps between two rows of ``metrics.csv``, if not told otherwise.
 _METRICS_EVERY = 10
+#: What studies of any kind write, by folder.
+_WRITTEN = {"checkpoints": {".npz"}, "trajectories": {".npz"}, "methods": {".npz"}, "figures": {".png", ".svg"}}
 
 
-class StudyFolder:
-    """Paths of a study's files.
+class Folder:
+    """Paths of the files of a study of any kind.
 
     Attributes:
         path: the folder.
         config: what is run; written first, so that a folder which has one is ours.
-        metrics, table_md, table_csv: results.
+        table_md, table_csv, report: results.
     """
+
+    #: Where the methods lie that are done.
+    results: ClassVar[str]
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.config = self.path / "config.json"
-        self.metrics = self.path / "metrics.csv"
         self.table_md = self.path / "table.md"
         self.table_csv = self.path / "table.csv"
+        self.report = self.path / "report.html"
 
     def checkpoint(self, name: str) -> Path:
         """State of a method under way."""
         return self.path / "checkpoints" / f"{name}.npz"
 
-    def trajectory(self, name: str) -> Path:
+    def result(self, name: str) -> Path:
         """A method that is done."""
-        return self.path / "trajectories" / f"{name}.npz"
+        return self.path / self.results / f"{name}.npz"
+
+    def finished(self, study: Described) -> bool:
+        """Whether all methods are done."""
+        return all(self.result(name).exists() for name in study.files())
 
     @property
     def used(self) -> bool:
@@ -50,7 +61,7 @@ class StudyFolder:
             raise InputError(f"{self.path} is a file; a study needs a folder")
         return self.path.exists() and any(not entry.name.endswith(".part") for entry in self.path.iterdir())
 
-    def check(self, study: Study, resume: bool, overwrite: bool) -> None:
+    def check(self, study: Described, resume: bool, overwrite: bool) -> None:
         """Raise unless a study may be run here. Nothing is written."""
         if resume and overwrite:
             raise InputError("resume keeps what is there and overwrite removes it; ask for one of them")
@@ -67,7 +78,7 @@ class StudyFolder:
                 + f"\nIt was made by: {found['command']}\nGive the same options, or choose another folder"
             )
         if not resume and not overwrite:
-            done = not differing and all(self.trajectory(name).exists() for name in study.files())
+            done = not differing and self.finished(study)
             kind = "another study" if differing else "this study, finished" if done else "this study, unfinished"
             go_on = "" if differing else f"--resume {'shows it again' if done else 'goes on with it'}, "
             raise InputError(
@@ -75,37 +86,19 @@ class StudyFolder:
                 "starts anew, --out chooses another folder"
             )
 
-    def open(self, study: Study, metrics_every: int | None, overwrite: bool, told: Watch) -> int:
-        """Write or update the configuration; returns how metrics are thinned.
+    def clear(self, overwrite: bool) -> None:
+        """Remove what killed writes have left, and if asked for all files that a study writes, but no others.
 
-        Old results are removed before the configuration is replaced, so that no killed call leaves a mixture.
+        The configuration stays until another replaces it, so that no killed call leaves a mixture.
         """
-        if overwrite:
-            self._clear()
-        for folder in (self.path, self.path / "checkpoints", self.path / "trajectories"):
+        for folder in (self.path, *(self.path / name for name in _WRITTEN)):
             remove_drafts(folder)
-        if overwrite or not self.config.exists():
-            thinning = _METRICS_EVERY if metrics_every is None else metrics_every
-            write_config(self.config, study, thinning, [new_session()])
-            return thinning
-        found = read_config(self.config)
-        thinning = found["metrics_every"] if metrics_every is None else metrics_every
-        left = not all(self.trajectory(name).exists() for name in study.files())
-        if left and found["sessions"] and found["sessions"][-1].get("versions") != versions():
-            told.note(
-                f"{self.path} was begun with other versions, which {self.config} lists: last digits may differ from "
-                "those of a run that was not interrupted"
-            )
-        if left or found["metrics_every"] != thinning:
-            write_config(self.config, study, thinning, found["sessions"] + [new_session()] * left)
-        return thinning
-
-    def _clear(self) -> None:
-        """Remove the files that a study writes, and no others."""
-        ours = [self.metrics, self.table_md, self.table_csv, self.path / "report.html"]
-        for folder, suffixes in (("checkpoints", {".npz"}), ("trajectories", {".npz"}), ("figures", {".png", ".svg"})):
-            if (self.path / folder).is_dir():
-                ours += [file for file in (self.path / folder).iterdir() if file.suffix in suffixes]
+        if not overwrite:
+            return
+        ours = [self.path / "metrics.csv", self.table_md, self.table_csv, self.report]
+        for name, suffixes in _WRITTEN.items():
+            if (self.path / name).is_dir():
+                ours += [file for file in (self.path / name).iterdir() if file.suffix in suffixes]
         for file in ours:
             file.unlink(missing_ok=True)
 
@@ -114,16 +107,13 @@ class StudyFolder:
         with suppress(OSError):
             self.checkpoint("").parent.rmdir()
 
-    def load(self, name: str, label: str, study: Study) -> Trajectory:
-        """The trajectory of a method that is done; a damaged one is refused with the way out."""
-        path = self.trajectory(name)
-        try:
-            found = Trajectory.load(path)
-            if found.seeds != study.seeds or found.problem != study.problem:
-                raise InputError(f"{path} is of another study: {found!r}")
-        except InputError as error:
-            raise InputError(f"{error}. Remove it, and --resume runs {label} again") from None
-        return found
+    def warn_of_versions(self, sessions: Sequence[Mapping[str, Any]], told: Watch) -> None:
+        """Say so if what is here was begun with other versions."""
+        if sessions and sessions[-1].get("versions") != versions():
+            told.note(
+                f"{self.path} was begun with other versions, which {self.config} lists: last digits may differ from "
+                "those of a run that was not interrupted"
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -148,3 +138,47 @@ class StudyFolder:
             yield
         finally:
             os.close(handle)
+
+
+class StudyFolder(Folder):
+    """The folder of a study on a test problem.
+
+    Attributes:
+        metrics: what can be plotted.
+    """
+
+    results = "trajectories"
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path)
+        self.metrics = self.path / "metrics.csv"
+
+    def open(self, study: Study, metrics_every: int | None, overwrite: bool, told: Watch) -> int:
+        """Write or update the configuration; returns how metrics are thinned."""
+        self.clear(overwrite)
+        if overwrite or not self.config.exists():
+            thinning = _METRICS_EVERY if metrics_every is None else metrics_every
+            self._write(study, thinning, [new_session()])
+            return thinning
+        found = read_config(self.config)
+        before = found.get("metrics_every", _METRICS_EVERY)
+        thinning, left = before if metrics_every is None else metrics_every, not self.finished(study)
+        if left:
+            self.warn_of_versions(found["sessions"], told)
+        if left or before != thinning:
+            self._write(study, thinning, found["sessions"] + [new_session()] * left)
+        return int(thinning)
+
+    def _write(self, study: Study, metrics_every: int, sessions: list[dict[str, Any]]) -> None:
+        write_config(self.config, study, command_of(study), sessions, {"metrics_every": metrics_every})
+
+    def load(self, name: str, label: str, study: Study) -> Trajectory:
+        """The trajectory of a method that is done; a damaged one is refused with the way out."""
+        path = self.result(name)
+        try:
+            found = Trajectory.load(path)
+            if found.seeds != study.seeds or found.problem != study.problem:
+                raise InputError(f"{path} is of another study: {found!r}")
+        except InputError as error:
+            raise InputError(f"{error}. Remove it, and --resume runs {label} again") from None
+        return found

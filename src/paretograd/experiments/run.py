@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from paretograd.checks import as_number
 from paretograd.descent.run import Descent
 from paretograd.descent.stops import DescentWarning
 from paretograd.descent.trajectory import Trajectory
-from paretograd.errors import ParameterError
+from paretograd.errors import InputError, ParameterError
 from paretograd.experiments import checkpoint, metrics, table
+from paretograd.experiments.config import read_config
 from paretograd.experiments.folder import StudyFolder
 from paretograd.experiments.progress import Watch
 from paretograd.experiments.stopping import Wish, wish_to_stop
 from paretograd.experiments.study import Method, Study
 from paretograd.problems.checks import whole_number
-
-#: Seconds between two looks at the clock, the bars and the wish to stop.
-_LOOK = 0.1
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,7 @@ def run_study(
     if metrics_every is not None:
         whole_number("study", "metrics_every", metrics_every)
     place, told = StudyFolder(folder), watch or Watch()
+    study.labels()  # a rule that does not exist is to be told before a folder that is in use
     place.check(study, resume, overwrite)
     study.rehearse()
     with place.locked(), wish_to_stop() as wish:
@@ -89,7 +89,7 @@ def run_study(
         told.begin(labels, study.steps)
         trajectories = {}
         for method, label, name in zip(study.methods, labels, study.files(), strict=True):
-            before = place.trajectory(name).exists()
+            before = place.result(name).exists()
             if before:
                 place.checkpoint(name).unlink(missing_ok=True)
             else:
@@ -103,33 +103,36 @@ def run_study(
     return Results(study, place.path, trajectories, thinning)
 
 
+def read_study(folder: str | Path) -> Results:
+    """A finished study from its folder; nothing is run."""
+    place = StudyFolder(folder)
+    found = read_config(place.config)
+    study = Study.from_plain(found["study"])
+    if not place.finished(study):
+        raise InputError(f"the study in {place.path} is not finished; go on with: {found['command']} --resume")
+    named = zip(study.labels(), study.files(), strict=True)
+    trajectories = {label: place.load(name, label, study) for label, name in named}
+    return Results(study, place.path, trajectories, found["metrics_every"])
+
+
 def _run_method(
     study: Study, method: Method, label: str, name: str, place: StudyFolder, every: float, told: Watch, wish: Wish
 ) -> None:
     """Run one method to its end, from its checkpoint if there is one."""
     descent = study.descent(method)
     if place.checkpoint(name).exists():
-        checkpoint.load(descent, place.checkpoint(name), label)
+        checkpoint.load(descent, place.checkpoint(name), label, lambda: _sound(descent))
     told.method(label, descent.step)
-    checkpoints = checkpoint.Checkpoints(place.checkpoint(name), every)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DescentWarning)  # that a run left its box is in the table
-        steps = 1
-        while descent.running:
-            begun = time.monotonic()
-            descent.advance(steps)
-            steps = _next_steps(steps, time.monotonic() - begun)
-            _tell(told, descent)
-            if descent.running and (wish.asked or checkpoints.due):
-                checkpoints.write(descent)
-                wish.obey()
-    descent.trajectory().save(place.trajectory(name))
+        checkpoints = checkpoint.Checkpoints(place.checkpoint(name), every)
+        checkpoint.work_to_the_end(descent, checkpoints, wish, lambda: _tell(told, descent))
+    descent.trajectory().save(place.result(name))
     place.checkpoint(name).unlink(missing_ok=True)
 
 
-def _next_steps(steps: int, seconds: float) -> int:
-    """How many steps to take until the next look."""
-    return steps * 2 if seconds < 0.5 * _LOOK else max(1, steps // 2) if seconds > 2.0 * _LOOK else steps
+def _sound(descent: Descent) -> bool:
+    return len(descent.gamma) == descent.running and bool(np.isfinite(descent.gamma).all())
 
 
 def _tell(told: Watch, descent: Descent) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.registry import parse_aggregators
 from paretograd.descent.run import Descent
 from paretograd.descent.stops import DescentWarning
-from paretograd.errors import ParameterError, ParetogradError
+from paretograd.errors import InputError, ParameterError, ParetogradError
 from paretograd.experiments.names import file_names
 from paretograd.experiments.step_rules import step_size
 from paretograd.problems.base import Problem
@@ -78,12 +78,7 @@ class Study:
         whole_number("study", "steps", self.steps)
         if not self.methods:
             raise ParameterError("a study has at least one method, such as Method('mgda')")
-        seeds = [whole_number("study", "seed", seed, least=None) for seed in self.seeds]
-        twice = [str(seed) for seed, count in Counter(seeds).items() if count > 1]
-        if not seeds:
-            raise ParameterError("a study has at least one seed")
-        if twice:
-            raise ParameterError(f"seed {', '.join(twice)} is given twice; every seed is one run")
+        seeds = checked_seeds(self.seeds)
         if self.figure_seed is not None and self.figure_seed not in seeds:
             raise ParameterError(
                 f"the figure's seed {self.figure_seed} is none of the seeds {', '.join(map(str, seeds))}"
@@ -112,15 +107,7 @@ class Study:
 
     def labels(self) -> tuple[str, ...]:
         """What tables and figures call the methods: the paper's names, with what tells two of one name apart."""
-        plain = [method.aggregator().label for method in self.methods]
-        labels = [
-            label + _inside(method.rule) * (plain.count(label) > 1) + f" (lr {method.lr})" * (method.lr != self.lr)
-            for label, method in zip(plain, self.methods, strict=True)
-        ]
-        twice = [label for label, count in Counter(labels).items() if count > 1]
-        if twice:
-            raise ParameterError(f"{', '.join(twice)} is in the list twice; name every method once")
-        return tuple(labels)
+        return labels_of(self.methods, self.lr)
 
     def files(self) -> tuple[str, ...]:
         """What the files of the methods are called, without a suffix."""
@@ -157,6 +144,39 @@ class Study:
             "methods": [asdict(method) for method in self.methods],
             "seeds": list(self.seeds),
         }
+
+    @classmethod
+    def from_plain(cls, found: Mapping[str, Any]) -> Study:
+        """What `plain` returned."""
+        try:
+            methods = tuple(Method(**method) for method in found["methods"])
+            return cls(**dict(found) | {"methods": methods, "seeds": tuple(found["seeds"])})
+        except (KeyError, TypeError) as error:
+            raise InputError(f"this is not the configuration of a study on a test problem: {error}") from None
+
+
+def checked_seeds(given: Sequence[int]) -> list[int]:
+    """Whole numbers, at least one, and none twice."""
+    seeds = [whole_number("study", "seed", seed, least=None) for seed in given]
+    twice = [str(seed) for seed, count in Counter(seeds).items() if count > 1]
+    if not seeds:
+        raise ParameterError("a study has at least one seed")
+    if twice:
+        raise ParameterError(f"seed {', '.join(twice)} is given twice; every seed is one run")
+    return seeds
+
+
+def labels_of(methods: Sequence[Method], usual_lr: str) -> tuple[str, ...]:
+    """The paper's names, with what tells two of one name apart, and step sizes that are not the usual one."""
+    plain = [method.aggregator().label for method in methods]
+    labels = [
+        label + _inside(method.rule) * (plain.count(label) > 1) + f" (lr {method.lr})" * (method.lr != usual_lr)
+        for label, method in zip(plain, methods, strict=True)
+    ]
+    twice = [label for label, count in Counter(labels).items() if count > 1]
+    if twice:
+        raise ParameterError(f"{', '.join(twice)} is in the list twice; name every method once")
+    return tuple(labels)
 
 
 def _inside(rule: str) -> str:

@@ -57,6 +57,7 @@ class Content:
         runs: every method and seed.
         front: points of the Pareto front ``(K, m)``, rows of NaN between its pieces; K = 0 where it is not known.
         stop_gamma: where the runs stop; None where they do not.
+        names: what the objectives are, in a few words each; none where a letter must do.
     """
 
     title: str
@@ -68,6 +69,7 @@ class Content:
     runs: tuple[Run, ...]
     front: Array
     stop_gamma: float | None
+    names: tuple[str, ...] = ()
 
     @property
     def shown(self) -> list[Run]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,16 @@ _STYLE: Any = {
 
 def draw(content: Content) -> dict[str, bytes]:
     """Every figure as ``name.png`` and ``name.svg``, in bytes."""
+
+    def figures() -> dict[str, Figure]:
+        space = {"objective-space": objective_space(content)} if content.m > 1 else {}
+        return {"dynamics": dynamics(content), **space}
+
+    return rendered(figures)
+
+
+def rendered(figures: Callable[[], dict[str, Figure]]) -> dict[str, bytes]:
+    """Figures by name, drawn in the style of studies, as ``name.png`` and ``name.svg``."""
     try:
         from matplotlib import rc_context
     except ModuleNotFoundError as error:
@@ -52,10 +62,8 @@ def draw(content: Content) -> dict[str, bytes]:
             "figures need matplotlib, which is not installed; install it with: pip install 'paretograd[report]'"
         ) from None
     with rc_context(_STYLE):
-        figures = {"dynamics": dynamics(content)}
-        if content.m > 1:
-            figures["objective-space"] = objective_space(content)
-        return {f"{name}.{kind}": _render(figure, kind) for name, figure in figures.items() for kind in ("png", "svg")}
+        made = figures()
+        return {f"{name}.{kind}": _render(figure, kind) for name, figure in made.items() for kind in ("png", "svg")}
 
 
 def dynamics(content: Content) -> Figure:
@@ -70,7 +78,8 @@ def dynamics(content: Content) -> Figure:
     for k, axes in enumerate(panels[: count - 1]):
         for run in content.shown:
             _line(axes, [run.iterations, run.losses[:, k]], run, content)
-        axes.set_ylabel(rf"objective $f_{{{k + 1}}}$")
+        name = f", {content.names[k]}" if content.names else ""
+        axes.set_ylabel(rf"objective $f_{{{k + 1}}}${name}")
     _gamma(panels[count - 1], content)
     for axes in panels[:count]:
         axes.set_xlabel("iteration")

@@ -10,7 +10,6 @@ from importlib.resources import files
 from string import Template
 
 from paretograd.errors import MissingExtraError
-from paretograd.problems.base import Problem
 from paretograd.reports.study import words
 from paretograd.reports.study.bounds import Finding, merged
 from paretograd.reports.study.content import Content
@@ -22,12 +21,22 @@ _BOUNDS = '<label><input type="checkbox" name="bounds" checked>bounds of the the
 
 def page(
     content: Content,
-    problem: Problem,
+    summary: str,
+    smoothness: float | None,
     findings: Sequence[Finding],
     rows: Sequence[Mapping[str, object]],
     details: Mapping[str, str],
 ) -> str:
-    """The page as HTML. What a user wrote (title, labels, rows, details) is text in it, never markup."""
+    """The page as HTML. What a user wrote (title, labels, rows, details) is text in it, never markup.
+
+    Args:
+        content: what is drawn.
+        summary: what was run, in a sentence or two.
+        smoothness: L of the objectives; None where it is not known.
+        findings: what the theorems say about the runs.
+        rows: the table of methods.
+        details: the configuration.
+    """
     library, script = plotly_js(), _asset("page.js")
     shown = [finding for finding in findings if finding.seed == content.seeds[0]]
     bounds = merged(findings)
@@ -35,15 +44,15 @@ def page(
         policy=_policy([library, script]),
         title=escape(content.title),
         style=_asset("page.css"),
-        summary=escape(words.summary(content, problem)),
+        summary=escape(summary),
         table=f"<h2>Methods</h2>\n{methods_table(rows, content.methods)}" if rows else "",
         methods=_methods(content),
         seeds=_seeds(content),
         bounds=_BOUNDS if bounds else "",
-        panels=_panels(content, problem, bool(bounds)),
+        panels=_panels(content, smoothness, bool(bounds)),
         seed=content.seeds[0],
-        theory=escape(words.theory(shown, problem.smoothness)),
-        findings=theory_table(shown, content.methods) if problem.smoothness is not None else "",
+        theory=escape(words.theory(shown, smoothness)),
+        findings=theory_table(shown, content.methods) if smoothness is not None else "",
         details=details_list(details),
         library=library,
         payload=payload(content, bounds),
@@ -89,12 +98,12 @@ def _seeds(content: Content) -> str:
     return "".join(options)
 
 
-def _panels(content: Content, problem: Problem, bounded: bool) -> str:
+def _panels(content: Content, smoothness: float | None, bounded: bool) -> str:
     made = []
     for number, panel in enumerate(panels(content)):
-        text = words.sentence(panel, content, problem.smoothness, bounded)
+        text, title = words.sentence(panel, content, smoothness, bounded), words.heading(panel, content)
         made.append(
-            f'<figure class="panel"><figcaption><h3>{words.heading(panel)}</h3><p>{escape(text)}</p></figcaption>'
+            f'<figure class="panel"><figcaption><h3>{escape(title)}</h3><p>{escape(text)}</p></figcaption>'
             f'<div class="plot" id="plot-{number}"></div></figure>'
         )
     if content.m > content.panels:

@@ -25,9 +25,12 @@ def summary(content: Content, problem: Problem) -> str:
     )
 
 
-def heading(panel: Panel) -> str:
+def heading(panel: Panel, content: Content) -> str:
     """The title of a panel."""
-    return f"Objective {objective(panel.objective)}" if panel.kind == "loss" else _HEADINGS[panel.kind]
+    if panel.kind != "loss":
+        return _HEADINGS[panel.kind]
+    name = f", {content.names[panel.objective]}" if content.names else ""
+    return f"Objective {objective(panel.objective)}{name}"
 
 
 def sentence(panel: Panel, content: Content, smoothness: float | None, bounded: bool) -> str:

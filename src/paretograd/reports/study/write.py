@@ -13,6 +13,7 @@ from paretograd.reports.study.bounds import find_bounds
 from paretograd.reports.study.content import compose
 from paretograd.reports.study.figures import draw
 from paretograd.reports.study.page import page
+from paretograd.reports.study.words import summary
 
 
 def write_study(
@@ -42,10 +43,15 @@ def write_study(
         stop_gamma: where the runs stop, drawn as a line; None where they do not stop by gamma.
     """
     content = compose(title, trajectories, problem, shown_seed, stop_gamma)
-    figures, target = draw(content), Path(folder)
-    text = page(content, problem, find_bounds(trajectories, problem.smoothness), rows, details)
-    contents = {target / "figures" / name: data for name, data in figures.items()}
-    contents[target / "report.html"] = text.encode()
+    figures, findings = draw(content), find_bounds(trajectories, problem.smoothness)
+    text = page(content, summary(content, problem), problem.smoothness, findings, rows, details)
+    return write_files(Path(folder), figures, text)
+
+
+def write_files(folder: Path, figures: Mapping[str, bytes], page: str) -> list[Path]:
+    """Write figures and page to a study's folder, each whole or not at all; returns their paths, the page last."""
+    contents = {folder / "figures" / name: data for name, data in figures.items()}
+    contents[folder / "report.html"] = page.encode()
     for path, data in contents.items():
         _write(path, data)
     return list(contents)

@@ -1,0 +1,64 @@
+"""The server: FedAvg's app with another strategy, and a file with what came out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Result
+
+import paretograd as pg
+from paretograd.federated import FedPareto, buffer_names
+from paretograd.federated.baselines import BASELINES
+from robust_app.task import Net, evaluate, held_out, initial
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train, and write the results if a folder is given."""
+    torch.set_num_threads(1)
+    config, net = context.run_config, initial()
+    name, nodes = str(config["rule"]), int(config["min-nodes"])
+    strategy = FedPareto(
+        BASELINES[name] if name in BASELINES else pg.get(name),
+        bound=str(config["bound"]),
+        lr=float(config["server-lr"]),
+        momentum=float(config["server-momentum"]),
+        min_valid=int(config["min-valid"]),
+        averaged=buffer_names(net),
+        min_train_nodes=nodes,
+        min_evaluate_nodes=nodes,
+        min_available_nodes=nodes,
+    )
+    result = strategy.start(
+        grid, ArrayRecord(net.state_dict()), num_rounds=int(config["num-rounds"]), evaluate_fn=evaluated
+    )
+    if config["results"]:
+        write(result, Path(str(config["results"])))
+
+
+def evaluated(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+    """The global model on images that no client has."""
+    net = Net()
+    net.load_state_dict(arrays.to_torch_state_dict())
+    loss, accuracy = evaluate(net, *held_out())
+    return MetricRecord({"loss": loss, "accuracy": accuracy})
+
+
+def write(result: Result, folder: Path) -> None:
+    """``model.npz`` and then ``results.json``, so that the second is there only if all went well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "model.npz", **{name: array.numpy() for name, array in result.arrays.items()})
+    phases = {
+        "train": result.train_metrics_clientapp,
+        "evaluate": result.evaluate_metrics_clientapp,
+        "test": result.evaluate_metrics_serverapp,
+    }
+    found = {phase: {number: dict(record) for number, record in rounds.items()} for phase, rounds in phases.items()}
+    (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

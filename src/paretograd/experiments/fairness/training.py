@@ -1,0 +1,256 @@
+"""Training one classifier for each seed with one rule, by full-batch steps of constant size (eq. fd)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paretograd.aggregators.base import Aggregator
+from paretograd.aggregators.mgda import MGDA
+from paretograd.descent.plain import from_json, to_json
+from paretograd.descent.stops import Stop
+from paretograd.errors import InputError
+from paretograd.experiments.fairness.ensemble import Ensemble, sort_rows
+from paretograd.experiments.fairness.slopes import EPS, conflicting, distance, finite
+from paretograd.experiments.fairness.stepper import Stepper
+from paretograd.geometry.gramian import Array
+from paretograd.problems.fairness import Rows, classifier
+from paretograd.problems.fairness.objectives import Gaps
+
+#: What is recorded at every step, with the numbers for each seed.
+_RECORDS = {"losses": 3, "gamma": 1, "norms": 1, "weights": 3, "slopes": 3}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What stays the same over a training.
+
+    Attributes:
+        seeds: of the classifiers' initialisation.
+        lr: size of the steps.
+        steps: how many at most.
+        stop: a classifier is done where gamma or the length of the direction is below it.
+        gaps: how the gaps between the groups are measured.
+        tf32: whether matrix products on a GPU may round to TF32.
+        width: of the hidden layers.
+    """
+
+    seeds: tuple[int, ...]
+    lr: float = 0.005
+    steps: int = 40_000
+    stop: float = 1e-3
+    gaps: Gaps = "sums"
+    tf32: bool = True
+    width: int = 256
+
+
+class Training:
+    """The training of all seeds with one rule, a few steps at a time."""
+
+    def __init__(self, setting: Setting, aggregator: Aggregator, rows: Rows) -> None:
+        """Start.
+
+        Args:
+            setting: seeds, step size and when to stop.
+            aggregator: the rule; one step of a schedule is one of all seeds.
+            rows: to train on, all of them at every step; their device and precision are those of the training.
+        """
+        self.setting, self.aggregator = setting, aggregator
+        models = [
+            classifier(rows.features.shape[1], setting.width, seed).to(rows.features.dtype) for seed in setting.seeds
+        ]
+        self._ensemble = Ensemble(models, rows.features.device)
+        self._data = sort_rows(rows, setting.gaps, len(models))
+        self.step = 0
+        self.active = np.arange(len(models))
+        self.lengths = np.zeros(len(models), dtype=np.int64)
+        self.conflicts = np.zeros(len(models), dtype=np.int64)
+        self.reasons = [Stop.RUNNING] * len(models)
+        self.finals = self._ensemble.parameters.cpu().clone()
+        self._before = self._ensemble.parameters.clone()  # where those that are not done were one step ago
+        self._kind = self.finals.numpy().dtype
+        self._records = {name: np.full((0, len(models), size), np.nan, self._kind) for name, size in _RECORDS.items()}
+        self._groups: list[Stepper] = []
+
+    @property
+    def running(self) -> int:
+        """How many seeds are not done."""
+        return len(self.active)
+
+    @property
+    def records(self) -> dict[str, Array]:
+        """Losses, gamma, norms of the direction, weights and slopes, ``(steps, S, ...)``; NaN after a seed's end.
+
+        At the points from which steps were taken, so not at the last one of a run that takes all its steps.
+        """
+        return {name: values[: self.step] for name, values in self._records.items()}
+
+    @property
+    def latest(self) -> tuple[list[float], float]:
+        """Means of the losses, and the largest gamma, of the seeds that are not done, at the last point recorded."""
+        if not self.step or not self.running:
+            return [math.nan] * 3, math.nan
+        losses, gamma = (self._records[name][self.step - 1, self.active] for name in ("losses", "gamma"))
+        return losses.mean(axis=0).tolist(), float(gamma.max())
+
+    def advance(self, count: int) -> None:
+        """Take this many steps, or as many as are left."""
+        while count > 0 and self.running:
+            count -= 1
+            self._advance()
+
+    def _advance(self) -> None:
+        if not self._groups:
+            self._start()
+        losses, G, weights = [], [], []
+        with self.aggregator.one_step():
+            for group in self._groups:  # while the host weighs the gradients of one, the device works on the other
+                found = group.fetch()
+                weights.append(self._weigh(*found))
+                group.move(weights[-1])
+                group.start()
+                losses.append(found[0])
+                G.append(found[1])
+        self._arrive(np.concatenate(losses), np.concatenate(G), np.concatenate(weights))
+
+    def _start(self) -> None:
+        """Put the classifiers that are not done on the device, in two groups if it can work beside the host."""
+        setting, parameters = self.setting, self._ensemble.parameters
+        count = 2 if parameters.is_cuda else 1
+        self._groups = [
+            Stepper(self._ensemble.at(part.clone()), self._data, setting.lr, setting.tf32, before)
+            for part, before in zip(parameters.chunk(count), self._before.chunk(count), strict=True)
+        ]
+        for group in self._groups:
+            group.start()
+
+    def _weigh(self, losses: Array, G: Array) -> Array:
+        """The rule's weights; none where something is not finite, so that it is not stepped on."""
+        found = np.zeros_like(losses)
+        for row in np.flatnonzero(finite(losses, G)):
+            found[row] = self.aggregator._outcome(G[row], EPS).weights
+        return found
+
+    def _arrive(self, losses: Array, G: Array, weights: Array) -> None:
+        """Write down the point that was just left, and see who should have stayed there."""
+        good = finite(losses, G)
+        with np.errstate(invalid="ignore", over="ignore"):  # of those that are not finite
+            slopes = np.einsum("skl,sl->sk", G, weights)
+            norms = np.sqrt(np.maximum((weights * slopes).sum(axis=1), 0.0))
+            conflicts = conflicting(G, weights, slopes, norms)
+        same = type(self.aggregator) is MGDA  # its direction is what gamma is the length of
+        gamma = norms if same else np.array([distance(G[row]) if good[row] else np.nan for row in range(len(G))])
+        self._record(losses=losses, gamma=gamma[:, None], norms=norms[:, None], weights=weights, slopes=slopes)
+        stops: dict[int, Stop] = {}
+        for row in range(len(self.active)):
+            if not good[row]:
+                stops[row] = Stop.NOT_FINITE
+            elif gamma[row] < self.setting.stop:
+                stops[row] = Stop.GAMMA
+            elif norms[row] < self.setting.stop:
+                stops[row] = Stop.NORM
+            else:
+                self.conflicts[self.active[row]] += conflicts[row]
+        self._retire(stops)
+        self.step += 1
+        if self.step >= self.setting.steps:
+            self._retire(dict.fromkeys(range(len(self.active)), Stop.STEPS), moved=True)
+
+    def _record(self, **values: Array) -> None:
+        for name, value in values.items():
+            rows = self._records[name]
+            if self.step >= len(rows):
+                more = np.full((max(1024, len(rows)), *rows.shape[1:]), np.nan, self._kind)
+                rows = self._records[name] = np.concatenate([rows, more])
+            rows[self.step, self.active] = value
+
+    def _retire(self, stops: Mapping[int, Stop], moved: bool = False) -> None:
+        """Take classifiers out, where they were before the last move, or where it brought them.
+
+        One whose losses or gradients are not finite there goes back to where they were.
+        """
+        if not stops:
+            return
+        after, before = self._current(), self._previous()
+        earlier = torch.cat([group.earlier for group in self._groups]).cpu() if self._groups else before
+        for row, stop in stops.items():
+            run, lost = self.active[row], stop is Stop.NOT_FINITE
+            self.finals[run] = (after if moved else earlier if lost else before)[row]
+            self.reasons[run], self.lengths[run] = stop, max(self.step - lost, 0)
+        kept = [row for row in range(len(self.active)) if row not in stops]
+        self.active = self.active[kept]
+        device = self._ensemble.parameters.device
+        self._ensemble, self._before = self._ensemble.at(after[kept].to(device)), before[kept].to(device)
+        self._groups = []
+
+    def _previous(self) -> Tensor:
+        """Where the classifiers that are not done were one step ago, on the CPU."""
+        return torch.cat([group.previous for group in self._groups] or [self._before]).cpu()
+
+    def _current(self) -> Tensor:
+        """Parameters of the classifiers that are not done, on the CPU."""
+        parts = [group.ensemble.parameters for group in self._groups] or [self._ensemble.parameters]
+        return torch.cat(parts).cpu()
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Of all seeds' classifiers, as they are now or at their end, ``(S, N)``, on the CPU."""
+        return self._ensemble.at(self.parameters()).logits(features.cpu())
+
+    def parameters(self) -> Tensor:
+        """Of all seeds' classifiers, as they are now or at their end, ``(S, n)``, on the CPU."""
+        found = self.finals.clone()
+        found[torch.from_numpy(self.active)] = self._current()
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain arrays, numbers and text, from which the training goes on bit by bit."""
+        return {
+            "step": self.step,
+            "active": self.active,
+            "lengths": self.lengths,
+            "conflicts": self.conflicts,
+            "reasons": [stop.name for stop in self.reasons],
+            "parameters": self.parameters().numpy(),
+            "before": self._previous().numpy(),
+            "aggregator": to_json(self.aggregator.state_dict()),
+            **{f"record_{name}": values for name, values in self.records.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned; if that does not fit, nothing is changed."""
+        step, count = int(state["step"]), len(self.finals)
+        parameters, before = (np.array(state[name], dtype=self._kind) for name in ("parameters", "before"))
+        active, lengths, conflicts = (
+            np.array(state[name], dtype=np.int64).reshape(-1) for name in ("active", "lengths", "conflicts")
+        )
+        reasons = [Stop[str(name)] for name in np.asarray(state["reasons"]).reshape(-1)]
+        records = {name: np.array(state[f"record_{name}"], dtype=self._kind) for name in _RECORDS}
+        width = self.finals.shape[1]
+        if (parameters.shape, before.shape) != ((count, width), (len(active), width)):
+            raise InputError(f"its parameters have shape {parameters.shape}, not {(count, width)}")
+        if not np.isfinite(parameters).all() or not np.isfinite(before).all():
+            raise InputError("its parameters are not finite")
+        if active.tolist() != [run for run, stop in enumerate(reasons) if stop is Stop.RUNNING]:
+            raise InputError(
+                f"its seeds under way are {active.tolist()}, which the reasons why others ended contradict"
+            )
+        if not len(reasons) == len(lengths) == len(conflicts) == count or not 0 <= step <= self.setting.steps:
+            raise InputError(
+                f"its step {step}, lengths or reasons do not fit {count} seeds and {self.setting.steps} steps"
+            )
+        if any(values.shape != (step, count, _RECORDS[name]) for name, values in records.items()):
+            raise InputError("its records do not fit its step")
+        self.aggregator.load_state_dict(from_json(str(state["aggregator"])))
+        device = self._ensemble.parameters.device
+        self.step, self.active, self.lengths, self.conflicts = step, active, lengths, conflicts
+        self.reasons, self._records = reasons, records
+        self.finals = torch.from_numpy(parameters)
+        self._ensemble = self._ensemble.at(self.finals[torch.from_numpy(active)].to(device))
+        self._before = torch.from_numpy(before).to(device)
+        self._groups = []

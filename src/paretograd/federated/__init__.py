@@ -1,0 +1,38 @@
+"""Federated learning: any rule of the library on a server that trusts no client."""
+
+from typing import TYPE_CHECKING, Any
+
+from paretograd.federated.aggregation import Bound, Combined, combine_updates
+from paretograd.federated.baselines import CoordinateMedian, GeometricMedian, Krum, MultiKrum, TrimmedMean
+from paretograd.federated.buffers import buffer_names
+from paretograd.federated.replies import Checked, Dropped, check_replies
+from paretograd.federated.server import Round, Server
+
+if TYPE_CHECKING:
+    from paretograd.federated.strategy import FedPareto as FedPareto
+
+__all__ = [
+    "Bound",
+    "Checked",
+    "Combined",
+    "CoordinateMedian",
+    "Dropped",
+    "GeometricMedian",
+    "Krum",
+    "MultiKrum",
+    "Round",
+    "Server",
+    "TrimmedMean",
+    "buffer_names",
+    "check_replies",
+    "combine_updates",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`FedPareto` when it is asked for, since it needs Flower (extra ``flower``)."""
+    if name == "FedPareto":
+        from paretograd.federated.strategy import FedPareto
+
+        return FedPareto
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,89 @@
+"""Updates of clients, one row each, to one direction: their norms bounded, combined by a rule, and looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from paretograd.aggregators.base import Aggregator
+from paretograd.certification import certificate_of
+from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import as_array, combine, gramian
+
+#: What to do about the lengths of updates: nothing, scale all to the median length, or shorten those above it.
+Bound = Literal["none", "normalize", "clip"]
+
+#: A rule of the library, or a function from updates ``(m, n)`` to a direction ``(n,)``.
+Rule = Aggregator | Callable[[Tensor], Tensor]
+
+
+class Combined(NamedTuple):
+    """What a round makes of m updates.
+
+    Attributes:
+        direction: shape ``(n,)``; the model moves by ``-lr`` times it.
+        weights: of the updates as they came, ``(m,)``; NaN for a rule that has none.
+        norms: lengths of the updates as they came, ``(m,)``.
+        gamma: distance of the bounded updates from Pareto stationarity.
+        conflicts: updates that the direction opposes, by their row.
+    """
+
+    direction: Tensor
+    weights: Tensor
+    norms: Tensor
+    gamma: float
+    conflicts: tuple[int, ...]
+
+
+def combine_updates(updates: Tensor, rule: Rule, bound: Bound = "clip") -> Combined:
+    """One direction from the updates of m clients.
+
+    A rule bounds what a client's weight can be, and ``bound`` how long its update can be; only both together bound what
+    one client can do. The median length stands as long as fewer than half of the clients lie about theirs.
+
+    Args:
+        updates: one row for each client, shape ``(m, n)``, finite.
+        rule: how to combine them.
+        bound: ``none``; ``normalize`` to give all the median length (FedMGDA+, Hu et al., 2022, gives all the same);
+            ``clip`` to shorten those above the median length.
+    """
+    if bound not in get_args(Bound):
+        raise ParameterError(f"bound={bound!r}: use one of {', '.join(get_args(Bound))}")
+    G = gramian(updates)
+    norms = G.diagonal().clamp(min=0.0).sqrt()
+    factors = _factors(norms, bound)
+    G = G * factors * factors[:, None]
+    if isinstance(rule, Aggregator):
+        found = rule.weights(G)
+        direction = combine(found * factors, updates)
+    else:
+        found = torch.full_like(norms, torch.nan)
+        direction = rule(updates * factors.to(updates)[:, None])
+    seen = _looked_at(G, found, direction, updates, factors)
+    return Combined(direction, found * factors, norms, *seen)
+
+
+def _factors(norms: Tensor, bound: Bound) -> Tensor:
+    """What each update is multiplied with; an update of zero stays as it is."""
+    if bound == "none":
+        return torch.ones_like(norms)
+    middle = norms.median()
+    wanted = middle / torch.where(norms > 0.0, norms, 1.0)
+    return torch.where(norms > 0.0, wanted, 1.0) if bound == "normalize" else wanted.clamp(max=1.0)
+
+
+def _looked_at(
+    G: Tensor, weights: Tensor, direction: Tensor, updates: Tensor, factors: Tensor
+) -> tuple[float, tuple[int, ...]]:
+    """gamma, and the rows that the direction opposes."""
+    if bool(torch.isfinite(weights).all()):
+        certificate = certificate_of(as_array(G), as_array(weights), "sum", 2e-16)
+        return certificate.gamma, tuple(certificate.conflicts)
+    even = torch.full_like(weights, 1.0 / len(weights))
+    gamma = certificate_of(as_array(G), as_array(even), "sum", 2e-16).gamma
+    slopes = (updates.double() @ direction.double()) * factors
+    slack = 1e-6 * G.diagonal().clamp(min=0.0).sqrt() * direction.double().norm()
+    return gamma, tuple((slopes < -slack).nonzero()[:, 0].tolist())

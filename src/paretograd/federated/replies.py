@@ -1,0 +1,88 @@
+"""What clients send back, checked against the global model before anything is computed with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: Numbers beyond this would overflow when squared and summed.
+LARGEST = 1e100
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+class Dropped(NamedTuple):
+    """A reply that is not used.
+
+    Attributes:
+        node: who sent it.
+        reason: what is wrong with it, for a person.
+    """
+
+    node: int
+    reason: str
+
+
+class Checked(NamedTuple):
+    """Replies that can be used, in the order of their nodes' numbers, and those that cannot."""
+
+    valid: dict[int, dict[str, NDArray[np.generic]]]
+    dropped: list[Dropped]
+
+
+def check_replies(model: Arrays, replies: Mapping[int, object]) -> Checked:
+    """Sort out what is not a model of the same form with finite numbers.
+
+    Args:
+        model: the global model, by the names of its arrays.
+        replies: what each node sent, whatever it is; an exception for one that could not be read.
+    """
+    valid: dict[int, dict[str, NDArray[np.generic]]] = {}
+    dropped = []
+    for node in sorted(replies):
+        reply = replies[node]
+        reason = fault(model, reply)
+        if reason is None:
+            assert isinstance(reply, Mapping)
+            valid[node] = {name: np.asarray(reply[name]) for name in model}
+        else:
+            dropped.append(Dropped(node, reason))
+    return Checked(valid, dropped)
+
+
+def fault(model: Arrays, reply: object) -> str | None:
+    """What is wrong with a reply; None if nothing is."""
+    if isinstance(reply, Exception):
+        return str(reply)
+    if not isinstance(reply, Mapping):
+        return f"it holds no arrays but a {type(reply).__name__}"
+    missing, more = sorted(set(model) - set(reply)), sorted(map(str, set(reply) - set(model)))
+    if missing or more:
+        parts = [f"{what} {_listed(names)}" for what, names in (("lacks", missing), ("adds", more)) if names]
+        return f"its arrays are not the model's: it {' and '.join(parts)}"
+    for name, wanted in model.items():
+        found = reply[name]
+        if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiub":
+            return f"{name} is not an array of numbers"
+        if found.shape != wanted.shape:
+            return f"{name} has shape {found.shape}, not {wanted.shape}"
+        if found.dtype != wanted.dtype:
+            return f"{name} has dtype {found.dtype}, not {wanted.dtype}"
+        if found.dtype.kind == "f" and not bool((np.abs(found.astype(np.float64)) <= LARGEST).all()):
+            return f"{name} holds NaN, infinity, or a number beyond {LARGEST:g}"
+        # torch's name in every normalization; its square root is NaN wherever one client made the average negative.
+        if name.endswith("running_var") and bool((found < 0).any()):
+            return f"{name} holds a negative variance"
+    return None
+
+
+def shown(text: object, length: int = 40) -> str:
+    """A client's words for a log: cut, and on one line, so that they cannot look like lines of the server's."""
+    return repr(str(text)[:length])
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(shown, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

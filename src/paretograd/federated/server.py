@@ -1,0 +1,200 @@
+"""A federated server's step: replies in, the next global model out, and what there is to know about the round."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paretograd.aggregators.base import Aggregator
+from paretograd.aggregators.mean import Mean
+from paretograd.checks import as_number
+from paretograd.errors import InfeasibleCapError, InputError, ParameterError
+from paretograd.federated.aggregation import Bound, Combined, Rule, combine_updates
+from paretograd.federated.replies import Arrays, Dropped, check_replies
+
+
+class Round(NamedTuple):
+    """One round.
+
+    Attributes:
+        model: the next global model, or the one before.
+        moved: whether it is the next: enough replies were valid, for the rule as well, and all its numbers are finite.
+        nodes: who was aggregated, in the order of the rows.
+        weights: of their updates.
+        norms: of their updates, as they came.
+        gamma: distance of the bounded updates from Pareto stationarity.
+        conflicts: nodes whose update the step opposes.
+        dropped: whose replies were not used, and why.
+    """
+
+    model: dict[str, NDArray[np.generic]]
+    moved: bool
+    nodes: tuple[int, ...]
+    weights: tuple[float, ...]
+    norms: tuple[float, ...]
+    gamma: float
+    conflicts: tuple[int, ...]
+    dropped: tuple[Dropped, ...]
+
+    def metrics(self) -> dict[str, float]:
+        """A flat dict of floats, for any tracker."""
+        found = {
+            "gamma": self.gamma,
+            "conflicts": float(len(self.conflicts)),
+            "valid": float(len(self.nodes)),
+            "dropped": float(len(self.dropped)),
+        }
+        found |= {f"weight/{node}": weight for node, weight in zip(self.nodes, self.weights, strict=True)}
+        return found | {f"norm/{node}": norm for node, norm in zip(self.nodes, self.norms, strict=True)}
+
+
+class Server:
+    """Aggregates the models that clients send back.
+
+    An update is the global model minus a client's, which for one gradient step of it is its learning rate times its
+    gradient; the rule turns all of them into a direction d, and the model moves by ``-lr v``, ``v = momentum v + d``,
+    as FedOpt does (Reddi et al., 2021). The order in which replies arrive changes nothing.
+
+    Args:
+        rule: a rule of the library, or a function from updates ``(m, n)`` to a direction.
+        lr: the server's learning rate; 1 takes the direction as it is.
+        momentum: from 0 to below 1.
+        bound: what to do about the lengths of updates: see `combine_updates`.
+        min_valid: with fewer valid replies the model stays as it is.
+        averaged: names of arrays that are averaged and not aggregated, such as BatchNorm's running statistics (see
+            `buffer_names`). Their changes are bounded as updates are, unless ``bound`` is ``none``. Arrays of whole
+            numbers become their median.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        *,
+        lr: float = 1.0,
+        momentum: float = 0.0,
+        bound: Bound = "clip",
+        min_valid: int = 1,
+        averaged: Collection[str] = (),
+    ) -> None:
+        self.rule, self.bound, self.averaged = rule, bound, frozenset(averaged)
+        self.lr, self.momentum = as_number(lr, "lr"), as_number(momentum, "momentum")
+        self.min_valid = int(as_number(min_valid, "min_valid"))
+        if not 0.0 < self.lr < float("inf"):
+            raise ParameterError(f"lr={lr!r}: it must be finite and above 0")
+        if not 0.0 <= self.momentum < 1.0:
+            raise ParameterError(f"momentum={momentum!r}: it lies from 0 to below 1")
+        if bound not in get_args(Bound):
+            raise ParameterError(f"bound={bound!r}: use one of {', '.join(get_args(Bound))}")
+        if self.min_valid < 1:
+            raise ParameterError(f"min_valid={min_valid!r}: at least one reply is needed")
+        self._velocity: Tensor | None = None
+
+    def step(self, model: Arrays, replies: Mapping[int, object]) -> Round:
+        """One round. A reply that cannot be used is dropped with a warning that names its node.
+
+        Args:
+            model: the global model, by the names of its arrays.
+            replies: what each node sent: its model after training, or anything else.
+        """
+        unknown = self.averaged - set(model)
+        if unknown:
+            raise InputError(f"averaged names {sorted(unknown)}, which the model does not have: {sorted(model)}")
+        valid, dropped = check_replies(model, replies)
+        for node, reason in dropped:
+            warnings.warn(f"the reply of node {node} is not used: {reason}", stacklevel=2)
+        kept = {name: np.array(array) for name, array in model.items()}
+        unmoved = Round(kept, False, (), (), (), float("nan"), (), tuple(dropped))
+        if len(valid) < self.min_valid:
+            return unmoved
+        names = [name for name, array in model.items() if array.dtype.kind == "f" and name not in self.averaged]
+        found = self._combined(_rows(model, valid, names))
+        if found is None:
+            return unmoved
+        moved, velocity = dict(kept), self._velocity
+        self._move(moved, names, found.direction)
+        self._average(moved, valid, names)
+        if not all(bool(np.isfinite(array).all()) for array in moved.values()):
+            self._velocity = velocity
+            warnings.warn("the next model would hold NaN or infinity, and is not taken", stacklevel=2)
+            return unmoved
+        nodes = tuple(valid)
+        return Round(
+            moved,
+            True,
+            nodes,
+            tuple(found.weights.tolist()),
+            tuple(found.norms.tolist()),
+            found.gamma,
+            tuple(nodes[row] for row in found.conflicts),
+            tuple(dropped),
+        )
+
+    def _combined(self, rows: Tensor) -> Combined | None:
+        """The rule's answer; none if it has none for so few updates. How many there are is up to the clients."""
+        try:
+            return combine_updates(rows, self.rule, self.bound)
+        except InfeasibleCapError as error:
+            # As clients drop out, the weights below the cap come down to 1/m each, and then there are none.
+            warnings.warn(f"the mean is taken in this round: {error}", stacklevel=3)
+            return combine_updates(rows, Mean(), self.bound)
+        except ParameterError as error:
+            warnings.warn(f"this round leaves the model as it is: {error}", stacklevel=3)
+            return None
+
+    def _move(self, model: dict[str, NDArray[np.generic]], names: list[str], direction: Tensor) -> None:
+        if self.momentum:
+            before = self._velocity
+            direction = direction if before is None else self.momentum * before + direction
+            self._velocity = direction
+        _shift(model, names, self.lr * direction)
+
+    def _average(
+        self, model: dict[str, NDArray[np.generic]], valid: Mapping[int, Arrays], aggregated: list[str]
+    ) -> None:
+        """What is not aggregated: averaged, or for whole numbers (a count of batches) the one in the middle."""
+        others = [name for name in model if name not in aggregated]
+        floats = [name for name in others if model[name].dtype.kind == "f"]
+        bound: Bound = "none" if self.bound == "none" else "clip"
+        if floats:
+            _shift(model, floats, combine_updates(_rows(model, valid, floats), Mean(), bound).direction)
+        for name in set(others) - set(floats):
+            ordered = np.sort(np.stack([reply[name] for reply in valid.values()]), axis=0)
+            model[name] = np.asarray(ordered[(len(ordered) - 1) // 2])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must keep: the momentum, and the rule's state."""
+        rule = self.rule.state_dict() if isinstance(self.rule, Aggregator) else {}
+        return {"velocity": None if self._velocity is None else self._velocity.clone(), "rule": rule}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        if isinstance(self.rule, Aggregator):
+            self.rule.load_state_dict(state["rule"])
+        self._velocity = None if state["velocity"] is None else state["velocity"].clone()
+
+
+def _rows(model: Arrays, replies: Mapping[int, Arrays], names: list[str]) -> Tensor:
+    """Updates, the global model minus each client's, as rows in float64."""
+    return torch.stack([_flat(model, reply, names) for reply in replies.values()])
+
+
+def _flat(model: Arrays, reply: Arrays, names: list[str]) -> Tensor:
+    parts = [(model[name].astype(np.float64) - reply[name].astype(np.float64)).reshape(-1) for name in names]
+    return torch.from_numpy(np.concatenate(parts)) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def _shift(model: dict[str, NDArray[np.generic]], names: list[str], by: Tensor) -> None:
+    """Take a row off the arrays, in their own precision."""
+    start = 0
+    for name in names:
+        array = model[name]
+        part = by[start : start + array.size].reshape(array.shape).numpy()
+        with np.errstate(over="ignore"):  # the step is looked at as a whole
+            model[name] = np.asarray(array.astype(np.float64) - part).astype(array.dtype)
+        start += array.size

@@ -1,0 +1,177 @@
+"""A Flower strategy around `Server`: FedAvg's sampling and messages, any rule, and no trust in what comes back."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paretograd.errors import InputError, MissingExtraError
+from paretograd.federated.aggregation import Bound, Rule
+from paretograd.federated.messages import Metrics, Value, average, by_node, check_metrics, read_arrays
+from paretograd.federated.replies import fault
+from paretograd.federated.server import Round, Server
+
+try:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import FedAvg
+except ImportError as missing:
+    raise MissingExtraError("the strategy needs Flower, 1.41 or later: pip install 'paretograd[flower]'") from missing
+
+_LOG = logging.getLogger("flwr")
+
+_MetricsRule = Callable[[list[RecordDict], str], MetricRecord]
+
+
+class FedPareto(FedAvg):
+    """FedAvg with another rule, for clients that cannot be trusted.
+
+    Clients and messages are those of FedAvg, and only the server changes. An update is the global model minus the model
+    that a client sends back; `Server` checks them, bounds their lengths, combines them by the rule and moves the model.
+    A reply that is no model of the same form with finite numbers is dropped, and a warning in Flower's log names its
+    node. Clients count the same: the number of examples is their own claim, and is not used.
+
+    Metrics of a round hold, beside the averages of what clients report, ``mo/gamma``, ``mo/conflicts``, ``mo/valid``,
+    ``mo/dropped``, ``mo/dropped-nodes``, ``mo/conflict-nodes``, and ``mo/weight/<node>`` and ``mo/norm/<node>``; `last`
+    is the last round itself, with the reasons for which replies were dropped.
+
+    Args:
+        rule: a rule of the library, or a function from updates ``(m, n)`` to a direction, such as `Krum`.
+        lr: the server's learning rate; 1 takes the direction as it is.
+        momentum: of the server, from 0 to below 1, as in FedOpt.
+        bound: what to do about the lengths of updates: see `combine_updates`.
+        min_valid: with fewer valid replies the model stays as it is. After the first round, the run also goes on with
+            fewer nodes than FedAvg's minimums ask for, down to this number.
+        averaged: names of arrays that are averaged and not aggregated; `buffer_names` finds them.
+        train_metrics_aggr_fn: as for FedAvg; None for each metric's mean and median over clients.
+        evaluate_metrics_aggr_fn: the same for evaluation.
+        fedavg: further parameters of FedAvg, such as ``fraction_train`` and ``min_available_nodes``.
+    """
+
+    min_train_nodes: int
+    min_evaluate_nodes: int
+    min_available_nodes: int
+
+    def __init__(
+        self,
+        rule: Rule,
+        *,
+        lr: float = 1.0,
+        momentum: float = 0.0,
+        bound: Bound = "clip",
+        min_valid: int = 1,
+        averaged: Collection[str] = (),
+        train_metrics_aggr_fn: _MetricsRule | None = None,
+        evaluate_metrics_aggr_fn: _MetricsRule | None = None,
+        **fedavg: Any,
+    ) -> None:
+        super().__init__(
+            train_metrics_aggr_fn=train_metrics_aggr_fn or _average,
+            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or _average,
+            **fedavg,
+        )
+        self.server = Server(rule, lr=lr, momentum=momentum, bound=bound, min_valid=min_valid, averaged=averaged)
+        self.last: Round | None = None
+        self._model: dict[str, NDArray[np.generic]] | None = None
+        self._asked = self.min_train_nodes, self.min_evaluate_nodes, self.min_available_nodes
+
+    def summary(self) -> None:
+        """Log how the strategy is set up."""
+        server = self.server
+        _LOG.info("\t├──> Aggregation:")
+        _LOG.info("\t│\t├── Rule: %s", getattr(server.rule, "label", type(server.rule).__name__))
+        _LOG.info("\t│\t├── Lengths of updates: %s", server.bound)
+        _LOG.info("\t│\t├── Server: learning rate %g | momentum %g", server.lr, server.momentum)
+        _LOG.info("\t│\t└── Least valid replies: %d", server.min_valid)
+        super().summary()
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """FedAvg's, and the global model is kept: replies carry models, and updates are what they differ by."""
+        model = {name: array.numpy() for name, array in arrays.items()}
+        reason = fault(model, model)
+        if reason is not None:
+            raise InputError(f"the global model cannot be trained: {reason}")
+        self._model = model
+        self._settle(server_round, grid)
+        messages: Iterable[Message] = super().configure_train(server_round, arrays, config, grid)
+        return messages
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """FedAvg's, with the nodes that are left."""
+        self._settle(server_round, grid)
+        messages: Iterable[Message] = super().configure_evaluate(server_round, arrays, config, grid)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The next global model, or the same if too few replies are valid, and the metrics of the round."""
+        if self.fraction_train == 0.0:
+            return None, None
+        if self._model is None:
+            raise InputError("aggregate_train needs the global model: call configure_train first, as `start` does")
+        contents = by_node(replies)
+        sizes = {name: array.nbytes for name, array in self._model.items()}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            found = self.server.step(
+                self._model, {node: read_arrays(content, sizes) for node, content in contents.items()}
+            )
+        # Python shows the same warning once; the log of a run should have it in every round.
+        for warning in caught:
+            _LOG.warning("round %d, training: %s", server_round, warning.message)
+        _LOG.info("aggregate_train: %d replies used and %d dropped", len(found.nodes), len(found.dropped))
+        if not found.moved:
+            _LOG.warning("round %d, training: the model stays as it is", server_round)
+        self.last = found
+        checked = check_metrics({node: contents[node] for node in found.nodes}, self.weighted_by_key)
+        _warn(checked, server_round, "training")
+        metrics = self.train_metrics_aggr_fn(checked.contents, self.weighted_by_key) if checked.contents else {}
+        arrays = ArrayRecord({name: Array(array) for name, array in found.model.items()})
+        return arrays, MetricRecord({**metrics, **_of_round(found)})
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Metrics of the clients whose metrics can be averaged; None if there are none."""
+        checked = check_metrics(by_node(replies), self.weighted_by_key)
+        _warn(checked, server_round, "evaluation")
+        if not checked.contents:
+            return None
+        found = self.evaluate_metrics_aggr_fn(checked.contents, self.weighted_by_key)
+        nodes = [node for node, _ in checked.dropped]
+        counts: dict[str, Value] = {
+            "mo/valid": float(len(checked.nodes)),
+            "mo/dropped": float(len(nodes)),
+            "mo/dropped-nodes": nodes,
+        }
+        return MetricRecord({**found, **counts})
+
+    def _settle(self, server_round: int, grid: Grid) -> None:
+        """After the first round, ask for no more nodes than there are: FedAvg would wait for those that left."""
+        there = max(len(list(grid.get_node_ids())), self.server.min_valid) if server_round > 1 else max(self._asked)
+        train, evaluate, available = (min(asked, there) for asked in self._asked)
+        self.min_train_nodes, self.min_evaluate_nodes, self.min_available_nodes = train, evaluate, available
+
+
+def _average(contents: list[RecordDict], weight: str) -> MetricRecord:
+    return MetricRecord(average(contents, weight))
+
+
+def _of_round(found: Round) -> dict[str, Value]:
+    metrics: dict[str, Value] = {f"mo/{name}": value for name, value in found.metrics().items()}
+    metrics["mo/dropped-nodes"] = [node for node, _ in found.dropped]
+    metrics["mo/conflict-nodes"] = list(found.conflicts)
+    return metrics
+
+
+def _warn(checked: Metrics, server_round: int, phase: str) -> None:
+    for node, reason in checked.dropped:
+        _LOG.warning("round %d, %s: the metrics of node %d are not used: %s", server_round, phase, node, reason)

@@ -1,0 +1,171 @@
+"""CIFAR-10 from either of its official layouts, read without trust: pixels and labels are verified, not files.
+
+The python layout is made of pickles. They are read by an unpickler that knows how to make an array of bytes and nothing
+else, and what comes out must have the checksum of the binary layout's records.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paretograd.errors import DataError
+from paretograd.problems import sources
+from paretograd.problems.sources import DataFile
+
+_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+_ARCHIVE_SIZE = 170052171
+
+#: Images in a file, and bytes of an image: its label, then 32 x 32 pixels of each colour.
+_COUNT, _RECORD = 10_000, 1 + 3 * 32 * 32
+
+_CHECKSUMS = {
+    "data_batch_1": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
+FILES = tuple(DataFile(f"{name}.bin", _COUNT * _RECORD, digest, _URL) for name, digest in _CHECKSUMS.items())
+
+BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
+
+#: A pickle of one batch is a little longer than its records.
+_LONGEST_PICKLE = 2 * _COUNT * _RECORD
+
+
+class Images(NamedTuple):
+    """Pictures and what they show.
+
+    Attributes:
+        pixels: uint8, shape ``(N, 3, 32, 32)``.
+        labels: classes from 0 to 9, shape ``(N,)``.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+
+
+class Cifar10(NamedTuple):
+    """50,000 images to train on and 10,000 to test."""
+
+    train: Images
+    test: Images
+
+
+def load_cifar10(data_dir: str | Path | None = None) -> Cifar10:
+    """Read and verify the data.
+
+    Args:
+        data_dir: a folder that holds ``cifar-10-batches-bin`` or ``cifar-10-batches-py``, or is one of them; files may
+            be packed as .gz or .xz. None for $PARETOGRAD_DATA, else for the cache, else for a download (170 MB).
+    """
+    given = data_dir if data_dir is not None else os.environ.get(sources.VARIABLE) or None
+    if given is not None:
+        records = _local(Path(given))
+    else:
+        folder = sources.cache() / BINARY
+        if not all((folder / file.name).is_file() for file in FILES):
+            _download(folder)
+        records = [sources.verified(file, folder / file.name) for file in FILES]
+    images = [_images(content) for content in records]
+    train = Images(*(torch.cat(parts) for parts in zip(*images[:-1], strict=True)))
+    return Cifar10(train, images[-1])
+
+
+def _local(folder: Path) -> list[bytes]:
+    found = [sources.find(file.name, BINARY, folder) for file in FILES]
+    if all(path is not None for path in found):
+        return [sources.verified(file, path) for file, path in zip(FILES, found, strict=True) if path is not None]
+    pickles = [sources.find(file.name.removesuffix(".bin"), PYTHON, folder) for file in FILES]
+    if all(path is not None for path in pickles):
+        return [_from_pickle(file, path) for file, path in zip(FILES, pickles, strict=True) if path is not None]
+    raise DataError(
+        f"{folder} holds neither {BINARY} nor {PYTHON} with all six batches. Fetch {_URL}, unpack it in a folder, for "
+        f"instance data, and pass --data-dir data or set {sources.VARIABLE}=data"
+    )
+
+
+def _download(folder: Path) -> None:
+    """Fetch the archive, verify each batch in it, and keep these."""
+    archive = io.BytesIO(sources.download(_URL, _ARCHIVE_SIZE + 1, BINARY))
+    wanted = {file.name: file for file in FILES}
+    try:
+        with tarfile.open(fileobj=archive, mode="r:gz") as packed:
+            for member in packed:
+                file = wanted.pop(Path(member.name).name, None)
+                stream = packed.extractfile(member) if file is not None and member.isfile() else None
+                if file is not None and stream is not None:
+                    content = stream.read(file.size + 1)
+                    sources.check(file, content, f"{file.name} of {_URL}")
+                    sources.store(folder / file.name, content)
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise DataError(f"what {_URL} sent is no archive ({error}); try again") from error
+    if wanted:
+        raise DataError(f"the archive of {_URL} lacks {', '.join(wanted)}")
+
+
+def _images(content: bytes) -> Images:
+    rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD)
+    pixels = torch.from_numpy(rows[:, 1:].reshape(-1, 3, 32, 32).copy())
+    return Images(pixels, torch.from_numpy(rows[:, 0].astype(np.int64)))
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Makes arrays of bytes, and refuses to make anything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
+            return _reconstruct
+        if (module, name) == ("numpy", "ndarray"):
+            return np.ndarray
+        if (module, name) == ("numpy", "dtype"):
+            return np.dtype
+        if (module, name) == ("_codecs", "encode"):
+            return _as_bytes
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def _as_bytes(text: object, encoding: object) -> bytes:
+    """How Python 3 writes bytes in the old protocols."""
+    if not isinstance(text, str) or encoding != "latin1":
+        raise pickle.UnpicklingError("it asks for an encoding")
+    return text.encode("latin1")
+
+
+def _reconstruct(kind: object, shape: object, code: object) -> Any:
+    """An empty array, whose state the pickle sets afterwards."""
+    if kind is not np.ndarray:
+        raise pickle.UnpicklingError(f"it asks for a {kind!r}")
+    return np.ndarray.__new__(np.ndarray, (0,), dtype=np.uint8)
+
+
+def _from_pickle(file: DataFile, path: Path) -> bytes:
+    """The records of the binary layout from a batch of the python layout."""
+    content = sources.unpacked(path, _LONGEST_PICKLE, _URL)
+    try:
+        batch = dict(_entries(_ArraysOnly(io.BytesIO(content), encoding="bytes").load()))
+        pixels, labels = np.asarray(batch["data"]), np.asarray(batch["labels"])
+        rows = np.concatenate([labels.astype(np.uint8).reshape(-1, 1), pixels.astype(np.uint8)], axis=1)
+    except (pickle.UnpicklingError, ValueError, TypeError, KeyError, EOFError, AttributeError, IndexError) as error:
+        raise DataError(f"{path} is no batch of CIFAR-10 ({error}). Fetch the data again") from error
+    found = rows.tobytes()
+    sources.check(file, found, str(path))
+    return found
+
+
+def _entries(batch: object) -> Iterator[tuple[str, Any]]:
+    if not isinstance(batch, dict):
+        raise TypeError(f"a {type(batch).__name__} and no dictionary")
+    for key, value in batch.items():
+        yield key.decode("ascii") if isinstance(key, bytes) else str(key), value

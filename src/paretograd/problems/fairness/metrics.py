@@ -1,0 +1,49 @@
+"""What a classifier is judged by: accuracy, and the differences of equalized odds between two groups."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from paretograd.errors import ShapeError
+
+
+class FairnessMetrics(NamedTuple):
+    """Shares of rows, from 0 to 1.
+
+    Attributes:
+        accuracy: of all rows.
+        deo1: difference of the two groups' rates of positive answers among Y = 1 (equal opportunity).
+        deo2: the same among Y = 0.
+        rates: positive answers among the rows with Y = y of group a, at ``[y][a]``.
+    """
+
+    accuracy: float
+    deo1: float
+    deo2: float
+    rates: tuple[tuple[float, float], tuple[float, float]]
+
+
+def fairness_metrics(logits: Tensor, labels: Tensor, groups: Tensor) -> FairnessMetrics:
+    """Judge one classifier.
+
+    Args:
+        logits: shape ``(N,)``; positive ones say 1.
+        labels: zeros and ones, shape ``(N,)``.
+        groups: zeros and ones, shape ``(N,)``.
+    """
+    if not logits.shape == labels.shape == groups.shape or logits.ndim != 1:
+        raise ShapeError(
+            f"logits, labels and groups have shape (N,); got {tuple(logits.shape)}, {tuple(labels.shape)} and "
+            f"{tuple(groups.shape)}"
+        )
+    answers = logits > 0
+    right = float((answers == (labels > 0)).double().mean())
+
+    def rate(y: int, a: int) -> float:
+        chosen = answers[(labels == y) & (groups == a)]
+        return float(chosen.double().mean()) if len(chosen) else float("nan")
+
+    rates = ((rate(0, 0), rate(0, 1)), (rate(1, 0), rate(1, 1)))
+    return FairnessMetrics(right, abs(rates[1][0] - rates[1][1]), abs(rates[0][0] - rates[0][1]), rates)
