@@ -17,12 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from support.adult import made_adult
 from typer.testing import CliRunner
 
 import paretograd as pg
 from paretograd.cli.app import app
 from paretograd.cli.bars import Bars
+from paretograd.cli.fairness import _summary
 from paretograd.descent import archive
 from paretograd.descent.stops import Stop
 from paretograd.experiments import Method, Study, Watch, run_study
@@ -496,6 +498,17 @@ class TestCommands:
         unfinished = command("report", "runs/vlmop2")
         assert unfinished.exit_code == 2
         assert "is not finished; go on with: paretograd run vlmop2" in unfinished.stderr
+
+    @pytest.mark.parametrize("width", [80, 120])
+    def test_the_table_fits_the_terminal(self, width, tmp_path, capsys):
+        study = FairnessStudy(methods=("mgda", "mas-rr(2500)"))
+        ends = {"lengths": np.array([12_345, *[40_000] * 3]), "reasons": (Stop.GAMMA, *[Stop.STEPS] * 3)}
+        methods = {label: replace(example(label), **ends) for label in study.labels()}
+        results = FairnessResults(study, tmp_path, methods)
+        Console(width=width).print(_summary(results, width))
+        row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("MAS-RR(2.5k)  "))
+        assert "12,345-40,000" in row
+        assert ("(-0.25)" in row) == (width == 120)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -49,16 +50,14 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     folder = tmp_path_factory.mktemp("simulated")
     with Engine(folder) as engine:
-        port = free_port()
-        # `flwr run . local` would start one as well, on a fixed port, and leave it behind.
-        link = engine.start(
-            "superlink", "flower-superlink", "--simulation", "--insecure", "--host", "127.0.0.1", "--port", str(port)
-        )
-        wait_for_port(port, link)
-        engine.connect(address=f"127.0.0.1:{port}", insecure=True)
+        # As a user runs it: `flwr run` starts a SuperLink, which it leaves behind. Only the ports are others.
+        engine.environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"] = str(free_port())
+        engine.environment["FLWR_LOCAL_CONTROL_API_PORT"] = str(free_port())
+        engine.connect(address=":local:")
         nodes = f"num-supernodes={NODES} client-resources-num-cpus=1"
         command = ["flwr", "run", str(APP), "test", "--stream", "--federation-config", nodes]
         printed = engine.call(*command, "--run-config", run_config(folder / "results"), timeout=180)
+        assert engine.running()
         yield Outcome(folder / "results", printed)
     assert not engine.running()
 
@@ -79,9 +78,11 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Outcome
             config = f"partition-id={partition} num-partitions={NODES}"
             engine.start(name, "flower-supernode", "--superlink", address, *own, "--node-config", config, *access)
 
-        for k in range(NODES):
-            private, public = make_node_key(folder, f"node-{k}")
-            assert "registered" in engine.call("flwr", "supernode", "register", str(public), "test")
+        keys = [make_node_key(folder, f"node-{k}") for k in range(NODES)]
+        with ThreadPoolExecutor(2) as pool:
+            said = list(pool.map(lambda pair: engine.call("flwr", "supernode", "register", str(pair[1]), "test"), keys))
+        assert all("registered" in printed for printed in said), said
+        for k, (private, _) in enumerate(keys):
             supernode(f"supernode-{k}", k, "--root-certificates", ca, "--auth-supernode-private-key", str(private))
         stranger, _ = make_node_key(folder, "stranger")
         supernode("stranger", 0, "--root-certificates", ca, "--auth-supernode-private-key", str(stranger))
@@ -136,6 +137,7 @@ def test_deployed(deployed: tuple[Outcome, Engine], plain: Outcome, simulated: O
 def test_who_is_not_registered_is_refused(deployed: tuple[Outcome, Engine], name: str) -> None:
     _, engine = deployed
     printed = engine.log(name)
+    assert "Connection attempt failed" in printed
     assert "Receiving" not in printed
     assert "Receiving" in engine.log("supernode-0")
 

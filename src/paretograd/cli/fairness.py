@@ -21,6 +21,8 @@ from paretograd.experiments.fairness.run import run_fairness
 from paretograd.experiments.fairness.study import read_study
 
 _PANEL = "For fairness"
+#: Columns of a terminal that has room for all.
+_WIDE = 110
 
 DataDir = Annotated[
     Path | None,
@@ -88,7 +90,7 @@ def run(
                 checkpoint_every=checkpoint_every,
                 watch=bars,
             )
-        console().print(_summary(results))
+        console().print(_summary(results, console().width))
         console().print(_places(folder, _report(results) if report else []))
     except KeyboardInterrupt:
         where = "".join(
@@ -117,28 +119,29 @@ def _report(results: FairnessResults) -> list[Path]:
         return []
 
 
-def _summary(results: FairnessResults) -> Group:
-    """Title, table, legend and remarks."""
+def _summary(results: FairnessResults, width: int) -> Group:
+    """Title, table, legend and remarks; a narrow terminal has no room for the differences from the paper."""
     study, found = results.study, results.rows
-    compact = [_narrow(row) for row in words.for_people(found)]
+    wide = width >= _WIDE
+    differences = "In brackets: the difference from the paper." if wide else "table.md has the paper's values, too."
     return Group(
         Text("Fair classification on Adult", style="bold"),
         Text(words.setting(study)),
-        Text(f"{words.heading(study)} In brackets: the difference from the paper."),
+        Text(f"{words.heading(study)} {differences}"),
         Text(""),
-        table_of(compact),
+        table_of([_compact(row, wide) for row in words.for_people(found)]),
         Text(""),
         Text(words.legend(study), style="dim"),
         *(Text(remark) for remark in words.notes(study, found, results.methods)),
     )
 
 
-def _narrow(row: Mapping[str, str]) -> dict[str, str]:
+def _compact(row: Mapping[str, str], wide: bool) -> dict[str, str]:
     """One column for each measure, so that the table fits a terminal."""
     shown = {"method": row["method"]}
     for name in ("accuracy", "DEO1", "DEO2"):
         difference = row.get(f"{name} difference", "")
-        shown[name] = row[name] + f" ({difference})" * bool(difference)
+        shown[name] = row[name] + f" ({difference})" * (wide and bool(difference))
     return shown | {"steps": row["steps"], "ended by": row["ended by"]}
 
 

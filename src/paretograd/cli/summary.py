@@ -62,10 +62,11 @@ def places(folder: Path, report: Sequence[Path], metrics_every: int) -> Group:
 def table_of(rows: Sequence[dict[str, str]]) -> Table:
     """Texts by their headings, one row for each method."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold cyan")
+    wraps = "ended by" if "ended by" in rows[0] else "method"
     for heading in rows[0]:
         name = _IN_TWO_LINES.get(heading, heading.replace("seed ", "seed\n"))
         made.add_column(
-            name, justify="left" if heading in _LEFT else "right", no_wrap=heading != "method", overflow="fold"
+            name, justify="left" if heading in _LEFT else "right", no_wrap=heading != wraps, overflow="fold"
         )
     for row in rows:
         made.add_row(*(Text(text, style="bold" if heading == "method" else "") for heading, text in row.items()))

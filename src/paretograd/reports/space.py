@@ -102,7 +102,10 @@ def _region(axes: Any, normals: Array, style: Area) -> bool:
 
 
 def _filled(polygons: list[Array], style: Area) -> Poly3DCollection:
-    filled = Poly3DCollection(polygons, facecolor=style.face, alpha=style.alpha, edgecolor="none")
+    # Matplotlib 3.11 fills shorter polygons up with whatever lies in memory: with their last corner they are as long.
+    longest = max(map(len, polygons))
+    even = [np.concatenate([found, np.repeat(found[-1:], longest - len(found), axis=0)]) for found in polygons]
+    filled = Poly3DCollection(even, facecolor=style.face, alpha=style.alpha, edgecolor="none")
     filled.set_zorder(style.zorder)
     filled.set_rasterized(True)  # in a pdf or svg, thousands of triangles would show their seams
     return filled
