@@ -224,3 +224,30 @@ def test_runs_are_numbered(run: pg.Trajectory) -> None:
     assert run.run(1).seeds == (42,)
     with pytest.raises(pg.ParameterError, match="numbered 0 to 1"):
         run.run(2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rule", ["mgda", "upgrad*", "nash-mtl", "mean"])
+def test_a_step_has_its_certificate(rule: str, dtype: torch.dtype) -> None:
+    """It agrees with what was recorded, and says what the rule promises."""
+    problem, aggregator = pg.problem("quadratic", m=3), pg.get(rule)
+    found = pg.descend(problem, aggregator, 0.1, 20, seeds=(1, 2), dtype=dtype)
+    near = 1e-5 if dtype is torch.float32 else 1e-9
+    for step, run in ((0, 0), (7, 1)):
+        certificate = found.certificate(problem, step, run)
+        assert certificate.gamma == pytest.approx(found.gamma[step, run], rel=near)
+        assert certificate.norm == pytest.approx(found.norms[step, run], rel=near)
+        assert certificate.slopes == pytest.approx(found.slopes[step, run], rel=near, abs=near)
+        assert certificate.alignment == pytest.approx(found.alignment[step, run], rel=near)
+        assert certificate.in_hull or not aggregator.guarantee.in_hull
+        assert certificate.non_conflicting or not aggregator.guarantee.non_conflicting
+
+
+def test_a_certificate_needs_the_problem_of_the_run() -> None:
+    found = pg.descend(pg.problem("quadratic"), pg.MGDA(), 0.1, 5, seeds=(1,))
+    with pytest.raises(pg.ParameterError, match="made on quadratic"):
+        found.certificate(pg.problem("vlmop2"), 0)
+    with pytest.raises(pg.ParameterError, match="took 5 steps"):
+        found.certificate(pg.problem("quadratic"), 5)
+    with pytest.raises(pg.ParameterError, match="run 1 is not there"):
+        found.certificate(pg.problem("quadratic"), 0, run=1)

@@ -20,6 +20,9 @@ from paretograd.guarantees import Guarantee
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from paretograd.certificates.step import StepCertificate
+    from paretograd.problems.base import Problem
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trajectory:
@@ -118,6 +121,18 @@ class Trajectory:
             reasons=(self.reasons[number],),
             seeds=self.seeds[number : number + 1],
         )
+
+    def certificate(self, problem: Problem, step: int, run: int = 0) -> StepCertificate:
+        """What the theory says about one step, checked from the gradients at its point.
+
+        Args:
+            problem: on which the run was made; its gradients are computed anew.
+            step: from 0 to one less than the length of the run.
+            run: its number.
+        """
+        from paretograd.descent.step_certificate import step_certificate
+
+        return step_certificate(self, problem, step, run)
 
     def to_pandas(self) -> Any:
         """A data frame with one row for each run and visited point. Needs the extra ``paretograd[pandas]``."""
