@@ -13,10 +13,12 @@ import sys
 import time
 import zipfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.killing import Killed, Moments
 
 from paretograd.descent import archive
 from paretograd.errors import InputError
@@ -43,10 +45,6 @@ def undisturbed(tmp_path_factory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("undisturbed")
     run_study(STUDY, folder)
     return results_in(folder)
-
-
-class Killed(BaseException):
-    """Stands for a kill: nothing in the library catches it."""
 
 
 class After(Watch):
@@ -101,35 +99,15 @@ def test_kill_9_at_random_moments(tmp_path):
 
 def test_killed_at_every_write(tmp_path, monkeypatch, undisturbed):
     """Before and after every fsync and every rename: whatever is there can be resumed, and comes out the same."""
-    calls = {"count": 0, "fatal": -1}
-
-    def deadly(function):
-        def call(*arguments):
-            calls["count"] += 1
-            if calls["count"] == calls["fatal"]:
-                raise Killed
-            answer = function(*arguments)
-            calls["count"] += 1
-            if calls["count"] == calls["fatal"]:
-                raise Killed
-            return answer
-
-        return call
-
-    monkeypatch.setattr(os, "fsync", deadly(os.fsync))
-    monkeypatch.setattr(Path, "replace", deadly(Path.replace))
-    fatal, died = 0, True
-    while died:
+    moments = Moments()
+    monkeypatch.setattr(os, "fsync", moments.deadly(os.fsync))
+    monkeypatch.setattr(Path, "replace", moments.deadly(Path.replace))
+    fatal, alive = 0, False
+    while not alive:
         fatal += 1 if fatal < 12 else 5
-        folder = tmp_path / str(fatal)
-        calls.update(count=0, fatal=fatal)
-        try:
-            run_study(STUDY, folder, checkpoint_every=0.0)
-            died = False
-        except Killed:
-            calls["fatal"] = -1
-            run_study(STUDY, folder, checkpoint_every=0.0, resume=True)
-        assert results_in(folder) == undisturbed
+        again = partial(run_study, STUDY, tmp_path / str(fatal), checkpoint_every=0.0)
+        alive = moments.survives(again, partial(again, resume=True), fatal)
+        assert results_in(tmp_path / str(fatal)) == undisturbed
     assert fatal > 40
 
 

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ import pytest
 import torch
 from rich.console import Console
 from support.adult import made_adult
+from support.killing import Moments
 from typer.testing import CliRunner
 
 import paretograd as pg
@@ -272,33 +274,16 @@ class TestResume:
 
     def test_killed_at_every_write(self, tmp_path, monkeypatch):
         """Before every rename: whatever is there can be resumed, and comes out the same."""
-        calls = {"count": 0, "fatal": -1}
-        original = Path.replace
-
-        class Killed(BaseException):
-            """Nothing in the library catches it."""
-
-        def deadly(self, target):
-            calls["count"] += 1
-            if calls["count"] == calls["fatal"]:
-                raise Killed
-            return original(self, target)
-
         study = replace(SMALL, methods=("mgda", "mas-rand"), steps=6)
         undisturbed = results_in(run(tmp_path / "undisturbed", study).folder)
-        monkeypatch.setattr(Path, "replace", deadly)
-        fatal, died = 0, True
-        while died:
+        moments = Moments()
+        monkeypatch.setattr(Path, "replace", moments.deadly(Path.replace, after=False))
+        fatal, alive = 0, False
+        while not alive:
             fatal += 1 if fatal < 9 else 3
-            folder = tmp_path / str(fatal)
-            calls.update(count=0, fatal=fatal)
-            try:
-                run(folder, study, checkpoint_every=0.0)
-                died = False
-            except Killed:
-                calls["fatal"] = -1
-                run(folder, study, checkpoint_every=0.0, resume=True)
-            assert results_in(folder) == undisturbed
+            again = partial(run, tmp_path / str(fatal), study, checkpoint_every=0.0)
+            alive = moments.survives(again, partial(again, resume=True), fatal)
+            assert results_in(tmp_path / str(fatal)) == undisturbed
         assert fatal > 12
 
     def test_a_method_that_is_done_is_not_trained_again_and_needs_no_data(self, tmp_path, monkeypatch, done):

@@ -16,7 +16,8 @@ Each message says what was given, what is allowed and what to do. The tree::
     `-- MissingExtraError (also an ImportError) an optional dependency is not installed
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class ParetogradError(Exception):
@@ -77,3 +78,22 @@ class DTypeError(ParetogradError, TypeError):
 
 class MissingExtraError(ParetogradError, ImportError):
     """An optional dependency that is not installed."""
+
+
+@contextmanager
+def needs(package: str, what: str, extra: str) -> Iterator[None]:
+    """Say which extra to install where an import within fails for want of a package.
+
+    Args:
+        package: that is imported.
+        what: needs it, with its verb: ``pictures need``.
+        extra: that brings it.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise MissingExtraError(
+            f"{what} {package}, which is not installed; install it with: pip install 'paretograd[{extra}]'"
+        ) from None

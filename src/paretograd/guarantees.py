@@ -5,6 +5,7 @@ A `Guarantee` is not prose: the tests read it and check every property it claims
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -153,6 +154,20 @@ class Guarantee:
     def rate(self) -> str:
         """The promised rate of convergence to Pareto stationarity, or a dash."""
         return "min gamma = O(1/sqrt(T))" if self.theorem is not None else "-"
+
+    @classmethod
+    def shared(cls, promises: Sequence[Guarantee]) -> Guarantee:
+        """The properties that all of several rules promise of every direction; no theorem, which is about a run."""
+        degrees = {promise.degree for promise in promises}
+        return cls(
+            None,
+            non_conflicting=all(promise.non_conflicting for promise in promises),
+            in_cone=all(promise.in_cone for promise in promises),
+            in_hull=all(promise.in_hull for promise in promises),
+            beyond_hull=all(promise.beyond_hull for promise in promises),
+            degree=degrees.pop() if len(degrees) == 1 else None,
+            equivariant=all(promise.equivariant for promise in promises),
+        )
 
     def normalized(self) -> Guarantee:
         """The promise of the starred variant, whose weights are divided by the sum of their magnitudes."""

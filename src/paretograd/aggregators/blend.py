@@ -59,16 +59,7 @@ class Blend(Aggregator):
         ]
         if len(parts) == 1:
             return parts[0]
-        degrees = {part.degree for part in parts}
-        common = Guarantee(
-            None,
-            non_conflicting=all(part.non_conflicting for part in parts),
-            in_cone=all(part.in_cone for part in parts),
-            in_hull=all(part.in_hull for part in parts),
-            beyond_hull=all(part.beyond_hull for part in parts),
-            degree=degrees.pop() if len(degrees) == 1 else None,
-            equivariant=all(part.equivariant for part in parts),
-        )
+        common = Guarantee.shared(parts)
         constants = [part.alignment for part in parts if part.alignment is not None]
         surrogates = {part.F for part in parts}
         if len(constants) < len(parts) or not surrogates <= {SUM, MEAN} or not common.beyond_hull:

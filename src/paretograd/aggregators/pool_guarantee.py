@@ -15,16 +15,7 @@ def pool_guarantee(pool: Sequence[Aggregator], promises: Sequence[Guarantee]) ->
     """The guarantee of a pool from those of its members; `Mixed.guarantee` has the proof, case by case."""
     if len(set(pool)) == 1:
         return promises[0]
-    degrees = {promise.degree for promise in promises}
-    common = Guarantee(
-        None,
-        non_conflicting=all(promise.non_conflicting for promise in promises),
-        in_cone=all(promise.in_cone for promise in promises),
-        in_hull=all(promise.in_hull for promise in promises),
-        beyond_hull=all(promise.beyond_hull for promise in promises),
-        degree=degrees.pop() if len(degrees) == 1 else None,
-        equivariant=all(promise.equivariant for promise in promises),
-    )
+    common = Guarantee.shared(promises)
     named = list(zip((rule.label for rule in pool), promises, strict=True))
     uncovered = dict.fromkeys(label for label, promise in named if promise.theorem is None)
     if uncovered:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from paretograd.disk import replacing
 from paretograd.errors import InputError
 
 #: Kinds of arrays that may be in a file: floats, whole numbers, truth values, text.
@@ -26,19 +26,8 @@ def write(path: str | Path, values: Mapping[str, Any], overwrite: bool) -> Path:
         what = "is a folder" if target.is_dir() else "exists; pass overwrite=True to replace it, or choose another name"
         raise InputError(f"{target} {what}")
     arrays = {name: np.asarray(value) for name, value in values.items()}
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with draft.open("wb") as file:
-                np.savez(file, allow_pickle=False, **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"{target} cannot be written: {error.strerror or error}") from None
+    with replacing(target) as file:
+        np.savez(file, allow_pickle=False, **arrays)
     return target
 
 

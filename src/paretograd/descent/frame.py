@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paretograd.errors import MissingExtraError
+from paretograd.errors import needs
 
 if TYPE_CHECKING:
     from paretograd.descent.trajectory import Trajectory
@@ -39,14 +39,8 @@ def to_columns(trajectory: Trajectory) -> dict[str, np.ndarray[Any, Any]]:
 
 def to_pandas(trajectory: Trajectory) -> Any:
     """`to_columns` as a data frame."""
-    try:
+    with needs("pandas", "a data frame needs", "pandas"):
         import pandas
-    except ModuleNotFoundError as error:
-        if error.name != "pandas":
-            raise
-        raise MissingExtraError(
-            "a data frame needs pandas, which is not installed; install it with: pip install 'paretograd[pandas]'"
-        ) from None
     return pandas.DataFrame(to_columns(trajectory))
 
 

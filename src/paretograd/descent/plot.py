@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paretograd.errors import MissingExtraError
+from paretograd.errors import needs
 from paretograd.geometry.gramian import Array
 
 if TYPE_CHECKING:
@@ -23,15 +23,9 @@ _NAMED = 8
 
 def plot(trajectory: Trajectory, bound: Array | None = None) -> Figure:
     """Objective space on the left (losses over steps where there is one objective), gamma on the right."""
-    try:
+    with needs("matplotlib", "pictures need", "plot"):
         from matplotlib import rc_context
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise MissingExtraError(
-            "pictures need matplotlib, which is not installed; install it with: pip install 'paretograd[plot]'"
-        ) from None
     with rc_context({"font.size": 10, "axes.edgecolor": "0.6", "axes.grid": True, "grid.color": "0.9"}):
         figure = Figure(figsize=(10.0, 4.4), dpi=150, layout="constrained")
         grid = figure.add_gridspec(1, 2)

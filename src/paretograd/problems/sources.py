@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from gzip import GzipFile
 from lzma import LZMAError, LZMAFile
 from pathlib import Path
 from typing import IO
 
-from paretograd.errors import DataError
+from paretograd.disk import replacing
+from paretograd.errors import DataError, InputError
 
 #: Where local copies lie; a folder, with one folder for each data set in it, or the files themselves.
 VARIABLE = "PARETOGRAD_DATA"
@@ -127,10 +128,5 @@ def cache() -> Path:
 
 def store(path: Path, content: bytes) -> None:
     """Write a file whole or not at all; a folder that cannot be written to is no reason to fail."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as temporary:
-            temporary.write(content)
-        Path(temporary.name).replace(path)
-    except OSError:
-        return
+    with suppress(InputError), replacing(path) as file:
+        file.write(content)

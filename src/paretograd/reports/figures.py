@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paretograd.errors import InputError, MissingExtraError
+from paretograd.errors import InputError, needs
 from paretograd.reports.compare import Comparison
 from paretograd.reports.palette import CONE, DUAL, GRADIENT, LABELLED, Stroke, stroke
 from paretograd.reports.scene import Arrow, Scene, compose
@@ -32,14 +32,8 @@ def check_target(path: Path) -> None:
         raise InputError(f"a picture is written as {', '.join(SUFFIXES)}, by the name's suffix; {path} has {given}")
     if path.is_dir():
         raise InputError(f"{path} is a folder; name a file for the picture, such as {path / 'compare.png'}")
-    try:
+    with needs("matplotlib", "pictures need", "plot"):
         import matplotlib  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise MissingExtraError(
-            "pictures need matplotlib, which is not installed; install it with: pip install 'paretograd[plot]'"
-        ) from None
 
 
 def draw(comparison: Comparison) -> Figure:

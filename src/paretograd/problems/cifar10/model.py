@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
+
+from paretograd.problems.seeding import seeded
 
 
 def cnn(seed: int | None = None) -> nn.Sequential:
@@ -13,11 +14,7 @@ def cnn(seed: int | None = None) -> nn.Sequential:
         seed: of torch's generator, for its default initialisation; the generator is left as it was. None goes on with
             its stream.
     """
-    if seed is None:
-        return _layers()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return _layers()
+    return seeded(_layers, seed)
 
 
 def _layers() -> nn.Sequential:

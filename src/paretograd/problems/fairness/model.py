@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
+
+from paretograd.problems.seeding import seeded
 
 
 def classifier(features: int = 88, width: int = 256, seed: int | None = None) -> nn.Sequential:
@@ -15,11 +16,7 @@ def classifier(features: int = 88, width: int = 256, seed: int | None = None) ->
         seed: of torch's generator, for its default initialisation; the generator is left as it was. None goes on with
             its stream.
     """
-    if seed is None:
-        return _layers(features, width)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return _layers(features, width)
+    return seeded(lambda: _layers(features, width), seed)
 
 
 def _layers(features: int, width: int) -> nn.Sequential:

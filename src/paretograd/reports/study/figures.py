@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paretograd.errors import MissingExtraError
+from paretograd.errors import needs
 from paretograd.reports.palette import GRADIENT, Curve
 from paretograd.reports.study.content import Content, Run
 
@@ -53,14 +53,8 @@ def draw(content: Content) -> dict[str, bytes]:
 
 def rendered(figures: Callable[[], dict[str, Figure]]) -> dict[str, bytes]:
     """Figures by name, drawn in the style of studies, as ``name.png`` and ``name.svg``."""
-    try:
+    with needs("matplotlib", "figures need", "report"):
         from matplotlib import rc_context
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        raise MissingExtraError(
-            "figures need matplotlib, which is not installed; install it with: pip install 'paretograd[report]'"
-        ) from None
     with rc_context(_STYLE):
         made = figures()
         return {f"{name}.{kind}": _render(figure, kind) for name, figure in made.items() for kind in ("png", "svg")}

@@ -9,7 +9,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from paretograd.errors import MissingExtraError
+from paretograd.errors import needs
 from paretograd.reports.study import words
 from paretograd.reports.study.bounds import Finding, merged
 from paretograd.reports.study.content import Content
@@ -62,14 +62,8 @@ def page(
 
 def plotly_js() -> str:
     """The source of plotly.js that the Python package brings: the full bundle, the only one in it."""
-    try:
+    with needs("plotly", "the report needs", "report"):
         from plotly.offline import get_plotlyjs
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "plotly":
-            raise
-        raise MissingExtraError(
-            "the report needs plotly, which is not installed; install it with: pip install 'paretograd[report]'"
-        ) from None
     return str(get_plotlyjs()).replace("\r\n", "\n")  # as a browser reads it, so that the checksum fits
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paretograd.descent.trajectory import Trajectory
-from paretograd.errors import InputError
+from paretograd.disk import replacing
 from paretograd.problems.base import Problem
 from paretograd.reports.study.bounds import find_bounds
 from paretograd.reports.study.content import compose
@@ -53,21 +52,6 @@ def write_files(folder: Path, figures: Mapping[str, bytes], page: str) -> list[P
     contents = {folder / "figures" / name: data for name, data in figures.items()}
     contents[folder / "report.html"] = page.encode()
     for path, data in contents.items():
-        _write(path, data)
+        with replacing(path) as file:
+            file.write(data)
     return list(contents)
-
-
-def _write(path: Path, data: bytes) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with draft.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
