@@ -17,16 +17,19 @@ FLOWER_PIP  := $(FLOWER_VENV)/bin/python -m pip install -qq --disable-pip-versio
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:   # two pips in one environment would race
-.PHONY: help demo test test-flower lint types imports docs bench clean
+.PHONY: help demo test test-kernels test-flower lint types imports docs bench clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.stamp-all  ## the paper's study on VLMOP2: table, figures and an interactive report, in demo/vlmop2
 	OMP_NUM_THREADS=1 $(BIN)/paretograd reproduce vlmop2 --out demo/vlmop2 --overwrite
 
 test: $(VENV)/.stamp-test  ## run the tests, the examples in README and docs included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+test-kernels: $(VENV)/.stamp-test-kernels  ## the GPU's kernels, by Triton's interpreter
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_kernels_interpreted.py $(ARGS)
 
 test-flower: $(FLOWER_VENV)/.stamp  ## the Flower strategy: unit tests, the example app simulated and deployed
 	OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest -c tests_flower/pytest.ini tests_flower $(ARGS)

@@ -1,11 +1,9 @@
 """Accelerate: `pg.backward` in place of `accelerator.backward`, in one process or in several.
 
-Each process computes the losses of its own part of the batch and aggregates them; the directions are then averaged,
-as gradients would be. In several processes two lines matter:
-
-- `accelerator.reduce(grad, "mean")` after `pg.backward`. DistributedDataParallel averages gradients in hooks that
-  `.backward()` runs and `pg.backward` does not: without this line the processes drift apart, and nothing complains.
-- `with accelerator.no_sync(model)` around the forward pass, too, tells DDP not to get ready for those hooks.
+Each process computes the losses of its own part of the batch. `pg.backward` sees that the model is under
+DistributedDataParallel and averages the gradients of each loss over the processes before it aggregates them, so that
+several processes take the very step that one process would take with the whole batch. `samples=`
+weighs each process by the number of its samples, which may differ in the last batch of an epoch.
 
 mixed_precision="bf16" needs nothing more; "fp16" has a scaler in `accelerator.scaler`, see amp.py.
 
@@ -53,11 +51,7 @@ def main() -> None:
     while done < args.steps:
         for batch in loader:
             optimizer.zero_grad()
-            with accelerator.no_sync(model):
-                step = pg.backward(task_losses(model, *batch), rule)
-            if accelerator.num_processes > 1:
-                for param in model.parameters():
-                    param.grad = accelerator.reduce(param.grad, reduction="mean")
+            step = pg.backward(task_losses(model, *batch), rule, samples=len(batch[0]))
             optimizer.step()
             gammas.append(step.gamma)
             done += 1

@@ -8,9 +8,10 @@ norms, conflicts, and the distance from Pareto stationarity.
 
 - precision="bf16-mixed" needs nothing more. precision="16-mixed" has a scaler that `manual_backward` would have used;
   see amp.py for the loop with a scaler.
-- with several processes each one aggregates its own batch; average `.grad` before the step, as accelerate_loop.py does.
+- with several processes there is nothing to add: Lightning puts the module under DistributedDataParallel, which
+  `pg.backward` sees; it averages the gradients of each loss over the processes before it aggregates them.
 
-Run: pip install 'paretograd[examples]'; python examples/lightning_module.py [--steps 200] [--seed 0]
+Run: pip install 'paretograd[examples]'; python examples/lightning_module.py [--steps 200] [--seed 0] [--devices 1]
 """
 
 import argparse
@@ -45,7 +46,7 @@ class TwoTasks(lightning.LightningModule):
         optimizer = self.optimizers()
         optimizer.zero_grad()
         losses = self.task_losses(batch)
-        step = pg.backward(losses, self.rule)
+        step = pg.backward(losses, self.rule, samples=len(batch[0]))
         optimizer.step()
         self.log_dict({f"loss/{k}": loss.detach() for k, loss in enumerate(losses)})
         self.log_dict(step.metrics())
@@ -64,6 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--devices", type=int, default=1, help="how many processes")
     args = parser.parse_args()
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # its banner, not our subject
@@ -76,6 +78,8 @@ def main() -> None:
         max_steps=args.steps,
         max_epochs=-1,  # steps decide
         accelerator="cpu",
+        devices=args.devices,
+        strategy="ddp" if args.devices > 1 else "auto",
         logger=False,  # give it any logger: the metrics go there
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -83,6 +87,8 @@ def main() -> None:
     )
     trainer.fit(model, DataLoader(data, batch_size=64, shuffle=True))
     after = [loss.item() for loss in model.task_losses(everything)]
+    if not trainer.is_global_zero:
+        return
     for k, (old, new) in enumerate(zip(before, after, strict=True)):
         print(f"task {k}: loss {old:.4f} -> {new:.4f}")
     logged = {key: value.item() for key, value in trainer.callback_metrics.items()}

@@ -87,6 +87,17 @@ def test_amp_overflow(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_distributed(tmp_path: Path) -> None:
+    """Two processes print the numbers of one, to ten digits, however the model is shared."""
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+    alone = run("distributed.py", "--steps", "20", folder=tmp_path)
+    assert alone.startswith("1 process(es)")
+    for options in ((), ("--fsdp",)):
+        printed = run("distributed.py", "--steps", "20", *options, folder=tmp_path, launcher=launcher)
+        assert printed == alone.replace("1 process(es)", "2 process(es)")
+
+
+@pytest.mark.slow
 def test_lightning(tmp_path: Path) -> None:
     need("lightning")
     printed = run("lightning_module.py", "--steps", "60", folder=tmp_path)

@@ -41,12 +41,12 @@ from paretograd.experiments.fairness import (
 )
 from paretograd.experiments.fairness import run as run_module
 from paretograd.experiments.fairness.__main__ import main
-from paretograd.experiments.fairness.lines import Lines
 from paretograd.experiments.fairness.paper import PUBLISHED
 from paretograd.experiments.fairness.result import kept_steps
 from paretograd.experiments.fairness.study import read_study
 from paretograd.experiments.fairness.table import write
 from paretograd.experiments.fairness.words import close
+from paretograd.experiments.lines import Lines
 from paretograd.experiments.progress import Pace
 from paretograd.problems.fairness import fairness_metrics
 from paretograd.reports.fairness import write_fairness
@@ -557,7 +557,7 @@ class TestCommands:
             "import sys\n"
             "for extra in ('typer', 'rich', 'matplotlib', 'plotly', 'pandas'): sys.modules[extra] = None\n"
             "from paretograd.experiments.fairness.__main__ import main\n"
-            "sys.exit(main(['--data-dir', '/nowhere']))"
+            "sys.exit(main(['--data-dir', '/nowhere', '--out', '/nowhere/study']))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.returncode == 2

@@ -72,7 +72,7 @@ def test_a_step_beyond_the_range_of_the_model_is_not_taken() -> None:
     """Each number is finite, and what momentum makes of them is not."""
     server, current = Server(pg.Mean(), lr=2.0, momentum=0.9, bound="none"), model()
     far = {0: reply(0, weight=np.full((2, 3), 3e38, dtype=np.float32))}
-    with pytest.warns(UserWarning, match="NaN or infinity"):
+    with pytest.warns(UserWarning, match="not taken, since it would be broken: weight holds NaN, infinity"):
         found = server.step(current, far)
     assert not found.moved
     assert same(found.model, current)
@@ -122,6 +122,16 @@ def test_buffer_names() -> None:
     assert buffer_names(torch.nn.Linear(2, 3)) == set()
 
 
+def test_a_variance_that_a_rule_makes_negative_is_not_taken() -> None:
+    """Without `averaged` running variances are moved like parameters, and a long step takes them below zero."""
+    small = {node: reply(node, **{"bn.running_var": np.full(3, 0.1, dtype=np.float32)}) for node in range(4)}
+    with pytest.warns(UserWarning, match=r"broken: bn\.running_var holds a negative variance"):
+        found = Server(pg.Mean(), lr=2.0).step(model(), small)
+    assert not found.moved
+    assert same(found.model, model())
+    assert Server(pg.Mean(), lr=2.0, averaged=BUFFERS).step(model(), small).moved
+
+
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +141,26 @@ def test_a_clients_words_stay_on_one_line() -> None:
     assert "\n" not in str(reason)
     assert len(str(reason)) < 150
     assert shown("a\x1b[2Jb") == r"'a\x1b[2Jb'"
+
+
+def test_a_model_that_cannot_be_trained_is_an_error() -> None:
+    """It is the server's own, so that no client can cause it."""
+    with pytest.raises(pg.InputError, match="cannot be trained: weight holds NaN"):
+        Server(pg.Mean()).step(model() | {"weight": np.full((2, 3), np.nan, dtype=np.float32)}, replies(3))
+    for averaged in (BUFFERS, [*BUFFERS, "weight", "scale"]):
+        arrays = {name: array for name, array in model().items() if name in averaged}
+        with pytest.raises(pg.InputError, match="no parameters"):
+            Server(pg.Mean(), averaged=averaged).step(arrays, {})
+
+
+def test_updates_for_which_a_rule_has_no_answer_leave_the_model_alone() -> None:
+    def picky(updates: torch.Tensor) -> torch.Tensor:
+        raise pg.NotAGramianError("these updates are beyond me")
+
+    with pytest.warns(UserWarning, match="leaves the model as it is: these updates are beyond me"):
+        found = Server(picky).step(model(), replies(3))
+    assert not found.moved
+    assert same(found.model, model())
 
 
 def test_a_bound_must_be_known() -> None:

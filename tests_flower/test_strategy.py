@@ -9,6 +9,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
@@ -132,6 +133,13 @@ def hostile() -> dict[str, RecordDict | Error]:
         "adds one": content(good | {"backdoor": np.ones(2)}),
         "shape": content(good | {"w": np.ones((3, 1), dtype=np.float32)}),
         "dtype": content(good | {"w": np.ones(3)}),
+        "float16": content(good | {"w": good["w"].astype(np.float16)}),
+        "integers": content(good | {"w": good["w"].astype(np.int32)}),
+        "complex": content(good | {"w": good["w"].astype(np.complex64)}),
+        "no dimensions": content(good | {"w": np.array(1, dtype=np.float32)}),
+        "many dimensions": content(good | {"w": np.ones((1,) * 30, dtype=np.float32)}),
+        "bfloat16": raw(torch.ones(3, dtype=torch.bfloat16).view(torch.uint8).numpy().tobytes()),
+        "many arrays": content(good | {str(number): np.ones(1) for number in range(500)}),
         "byte order": content(good | {"w": np.ones(3, dtype=">f4")}),
         "text": content(good | {"w": np.array(["a", "b", "c"])}),
         "NaN": content(good | {"w": np.array([1, np.nan, 1], dtype=np.float32)}),
@@ -213,6 +221,7 @@ def bad_metrics() -> dict[str, RecordDict | Error]:
         "NaN": measured(**{"num-examples": 10, "loss": float("nan"), "curve": [1.0, 2.0]}),
         "infinity": measured(**{"num-examples": 10, "loss": 1.0, "curve": [1.0, float("inf")]}),
         "beyond floats": measured(**{"num-examples": 10**400, "loss": 1.0, "curve": [1.0, 2.0]}),
+        "the server's name": measured(**{"num-examples": 10, "loss": 1.0, "curve": [1.0, 2.0], "mo/valid": 1.0}),
         "fewer than none": measured(**{"num-examples": -10, "loss": 1.0, "curve": [1.0, 2.0]}),
     }
 
@@ -230,6 +239,18 @@ def test_bad_metrics_are_left_out_and_named(attack: str, weighted: bool, caplog:
     assert found["curve"] == pytest.approx([1.0, 3.0])
     assert found["mo/dropped-nodes"] == [4]
     assert "round 2, evaluation: the metrics of node 4 are not used: " in caplog.text
+
+
+def test_no_client_speaks_for_the_server(caplog: pytest.LogCaptureFixture) -> None:
+    """Where honest clients send no metrics, those of a hostile one are all that there are."""
+    silent = {node: RecordDict({"arrays": arrays(sent(node)), "metrics": MetricRecord()}) for node in range(6)}
+    forged = content(sent(6), **{"mo/weight/77": 1.0, "mo/gamma": 0.0})
+    _, metrics = aggregated(FedPareto(pg.Mean()), silent | {21: forged})
+    assert "mo/weight/77" not in metrics
+    assert "mo/weight/21" in metrics
+    assert "the metrics of node 21 are not used: the metric 'mo/" in caplog.text
+    found = FedPareto(pg.Mean()).aggregate_evaluate(1, [answer(21, measured(**{"mo/valid": 1e9}))])
+    assert found is None
 
 
 def test_a_huge_number_of_examples_buys_no_influence() -> None:

@@ -6,7 +6,7 @@
 tensor([0.4000, 0.7000])
 """
 
-from paretograd import descent, subproblem
+from paretograd import descent, distributed, subproblem
 from paretograd.aggregators.base import Aggregator, Description, GramianAggregator
 from paretograd.aggregators.blend import Blend
 from paretograd.aggregators.cagrad import CAGrad
@@ -43,6 +43,7 @@ from paretograd.errors import (
     NotAGramianError,
     ParameterError,
     ParetogradError,
+    ProcessError,
     ShapeError,
     UnknownNameError,
 )
@@ -96,6 +97,7 @@ __all__ = [
     "ParetogradError",
     "PowerMean",
     "Problem",
+    "ProcessError",
     "Random",
     "Result",
     "RoundRobin",
@@ -119,6 +121,7 @@ __all__ = [
     "certify_run",
     "descend",
     "descent",
+    "distributed",
     "get",
     "gramian",
     "names",

@@ -13,6 +13,7 @@ Each message says what was given, what is allowed and what to do. The tree::
     |   |-- UnknownNameError         nothing is registered under that name
     |   `-- DataError                a data file that is missing, or is not what it should be
     |-- DTypeError (also a TypeError)          not a floating-point tensor
+    |-- ProcessError (also a RuntimeError)     one of several processes failed, or they do not agree
     `-- MissingExtraError (also an ImportError) an optional dependency is not installed
 """
 
@@ -74,6 +75,10 @@ class DataError(InputError):
 
 class DTypeError(ParetogradError, TypeError):
     """Something that is not a floating-point tensor."""
+
+
+class ProcessError(ParetogradError, RuntimeError):
+    """One of several processes failed, or they do not agree on what to do; all of them raise it."""
 
 
 class MissingExtraError(ParetogradError, ImportError):

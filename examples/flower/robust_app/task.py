@@ -18,7 +18,7 @@ FONT = (
     (14, 17, 17, 14, 17, 17, 14),
     (14, 17, 17, 15, 1, 2, 12),
 )
-SIDE, TRAIN, TEST = 8, 320, 500
+SIDE, CLASSES, TRAIN, TEST = 8, 10, 320, 500
 
 
 class Net(nn.Module):
@@ -36,7 +36,7 @@ class Net(nn.Module):
             nn.ReLU(),
             nn.MaxPool2d(2),
         )
-        self.head = nn.Linear(16 * (SIDE // 4) ** 2, 10)
+        self.head = nn.Linear(16 * (SIDE // 4) ** 2, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.features(images).flatten(1))

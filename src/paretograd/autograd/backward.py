@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
+from paretograd.autograd import processes
+from paretograd.autograd.choice import check_chosen, is_private, listed, sort
 from paretograd.autograd.engine import Engine, Pullback, present
 from paretograd.autograd.graph import Graph, roots_of
 from paretograd.autograd.inputs import check_groups, check_losses
+from paretograd.autograd.processes import Call, Parallel, Params
 from paretograd.autograd.rows import not_finite, release, weighted_gradients
 from paretograd.autograd.samples import by_samples
 from paretograd.autograd.source import at_losses, below_heads
@@ -22,7 +25,7 @@ from paretograd.errors import NonFiniteGradientError, ParameterError
 def backward(
     losses: Sequence[Tensor] | Tensor,
     aggregator: Aggregator,
-    params: Iterable[Tensor] | Iterable[Iterable[Tensor]] | None = None,
+    params: Params | None = None,
     *,
     shared: Iterable[Tensor] | None = None,
     specific: Iterable[Tensor] | None = None,
@@ -31,6 +34,9 @@ def backward(
     chunk: int | None = None,
     per_sample: bool = False,
     nonfinite: Literal["raise", "propagate"] = "raise",
+    parallel: Parallel = "auto",
+    process_group: Any = None,
+    samples: int | Sequence[int] | None = None,
 ) -> Step:
     """Add the aggregated direction to the ``.grad`` of every parameter, as ``losses.sum().backward()`` would its own.
 
@@ -40,8 +46,9 @@ def backward(
     Args:
         losses: m scalars, or a vector of m.
         aggregator: the rule.
-        params: the parameters to fill; None for all that the losses reach. Frozen ones and those that no loss
-            reaches are left alone. A list of lists makes groups that are aggregated apart, with weights of their own.
+        params: the parameters to fill, or a module that has them; None for all that the losses reach. Frozen ones and
+            those that no loss reaches are left alone. A list of lists makes groups that are aggregated apart, with
+            weights of their own.
         shared: parameters to aggregate even if one loss alone reaches them.
         specific: parameters to give the sum of the losses' gradients even if several losses reach them.
         retain_graph: keep the graph for another backward pass.
@@ -52,23 +59,44 @@ def backward(
             gradients then come from one plain pass, wherever the layers keep samples along their first dimension.
         nonfinite: what to do about a gradient that holds NaN or infinity: raise an error that names its objective and
             leave every ``.grad`` as it is; or pass it on to ``.grad``, where a ``GradScaler`` sees it and skips.
+        parallel: how processes share the work, once `torch.distributed` is initialised: ``auto`` reads it from the
+            model (DDP, `fully_shard`, DTensor parameters); ``data``: all hold the same parameters, and a batch each;
+            ``objectives``: all hold the same parameters, and some of the losses each; ``none``: this one works alone.
+        process_group: the processes that do, for ``data`` and ``objectives``; None for all, or those of the model.
+        samples: how many samples this process's losses are means over, or a number for each loss, where batches may
+            differ from process to process; None weighs all processes alike.
 
     Returns:
         the weights and the Gramian, with the certificate of the step and a flat dict of metrics on demand.
     """
+    shared, specific = listed(shared), listed(specific)
+    several = processes.handler()
+    if several is not None:
+        losses, params = processes.settled(losses), processes.settled(params)
+        step = several.backward(
+            Call(
+                losses,
+                params,
+                parallel,
+                process_group,
+                samples,
+                chunk,
+                aggregator,
+                shared,
+                specific,
+                retain_graph,
+                per_sample,
+                nonfinite,
+            )
+        )
+        if step is not None:
+            return step
     checked = check_losses(losses)
-    shared, specific = _listed(shared), _listed(specific)
-    if not isinstance(aggregator, Aggregator):
-        raise ParameterError(f"aggregator={aggregator!r}: give a rule, such as paretograd.UPGrad()")
-    if engine not in get_args(Engine):
-        raise ParameterError(f"engine={engine!r}: use one of {', '.join(get_args(Engine))}")
-    if chunk is not None and (type(chunk) is not int or chunk < 1):
-        raise ParameterError(f"chunk={chunk!r}: give how many losses to differentiate at a time, at least 1, or None")
+    processes.check_parallel(parallel, samples)
+    check_options(aggregator, engine, chunk, nonfinite)
     graph = Graph(roots_of(checked))
-    groups = check_groups(params, graph)
-    _check_chosen(groups, shared, specific)
-    if nonfinite not in ("raise", "propagate"):
-        raise ParameterError(f"nonfinite={nonfinite!r}: use 'raise' or 'propagate'")
+    groups = check_groups(processes.as_params(params), graph)
+    check_chosen(groups, shared, specific)
     with torch.no_grad(), torch.autocast(checked[0].device.type, enabled=False):
         try:
             with aggregator.one_step():  # of all groups; none if anything fails
@@ -79,8 +107,20 @@ def backward(
             if nonfinite == "raise":
                 raise
             found, steps = _plain_sum(checked, aggregator, groups, retain_graph)
-        _accumulate(found)  # only now, when nothing can go wrong any more
+        accumulate(found)  # only now, when nothing can go wrong any more
     return steps[0] if len(steps) == 1 else Step.of_groups(steps)
+
+
+def check_options(aggregator: Aggregator | None, engine: str, chunk: int | None, nonfinite: str) -> None:
+    """Raise unless each is what it may be."""
+    if not isinstance(aggregator, Aggregator):
+        raise ParameterError(f"aggregator={aggregator!r}: give a rule, such as paretograd.UPGrad()")
+    if engine not in get_args(Engine):
+        raise ParameterError(f"engine={engine!r}: use one of {', '.join(get_args(Engine))}")
+    if chunk is not None and (type(chunk) is not int or chunk < 1):
+        raise ParameterError(f"chunk={chunk!r}: give how many losses to differentiate at a time, at least 1, or None")
+    if nonfinite not in ("raise", "propagate"):
+        raise ParameterError(f"nonfinite={nonfinite!r}: use 'raise' or 'propagate'")
 
 
 def _directions(
@@ -97,18 +137,18 @@ def _directions(
 ) -> tuple[list[tuple[Tensor, Tensor]], list[Step]]:
     """All gradients, each with its parameter, and a step for each group; the graph is freed unless it is retained."""
     m = len(losses)
-    sorted_groups = [_sort(group, graph, m, shared, specific) for group in groups]
+    sorted_groups = [sort(group, graph.reached_by, m, shared, specific) for group in groups]
     own = [param for _, alone in sorted_groups for param in alone]
-    private = [param for param in own if _is_private(param, graph)]
+    private = [param for param in own if is_private(param, graph.reached_by)]
     # A head's parameter that is to be aggregated lies above the start below the heads.
-    above = any(_is_private(param, graph) for common, _ in sorted_groups for param in common)
+    above = any(is_private(param, graph.reached_by) for common, _ in sorted_groups for param in common)
     heads = None if above else below_heads(losses, graph, private)
     if heads is None:
         source, rest, found = at_losses(losses), own, []
     else:
         source, grads = heads
         found = present(private, grads)
-        rest = [param for param in own if not _is_private(param, graph)]
+        rest = [param for param in own if not is_private(param, graph.reached_by)]
     if rest:
         found += present(rest, weighted_gradients(losses, rest, torch.ones(m, dtype=torch.float64)))
     steps: list[Step] = []
@@ -142,48 +182,6 @@ def _plain_sum(
     return found, [Step(unknown[0], unknown, aggregator) for _ in groups]
 
 
-def _sort(
-    params: Sequence[Tensor],
-    graph: Graph,
-    m: int,
-    shared: Iterable[Tensor] | None,
-    specific: Iterable[Tensor] | None,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Parameters to aggregate, and those that get the gradients of their own losses."""
-    force_common, force_own = _ids(shared), _ids(specific)
-    common, own = [], []
-    for param in params:
-        alone = m > 1 and _is_private(param, graph)
-        if id(param) in force_own or (alone and id(param) not in force_common):
-            own.append(param)
-        else:
-            common.append(param)
-    return common, own
-
-
-def _is_private(param: Tensor, graph: Graph) -> bool:
-    """Whether one loss alone reaches a parameter."""
-    return graph.reached_by[id(param)].bit_count() == 1
-
-
-def _listed(params: Iterable[Tensor] | None) -> list[Tensor] | None:
-    return [params] if isinstance(params, Tensor) else None if params is None else list(params)
-
-
-def _ids(params: Iterable[Tensor] | None) -> set[int]:
-    return {id(param) for param in params or ()}
-
-
-def _check_chosen(
-    groups: Sequence[Sequence[Tensor]], shared: Iterable[Tensor] | None, specific: Iterable[Tensor] | None
-) -> None:
-    common, own = _ids(shared), _ids(specific)
-    if common & own:
-        raise ParameterError("a parameter is both in shared and in specific; give it in one of them")
-    if not (common | own) <= {id(param) for group in groups for param in group}:
-        raise ParameterError("shared or specific holds a parameter that no loss reaches, or that params leaves out")
-
-
 def _check_finite(found: Sequence[tuple[Tensor, Tensor]], losses: Sequence[Tensor] | Tensor) -> None:
     if not found:
         return
@@ -196,7 +194,7 @@ def _check_finite(found: Sequence[tuple[Tensor, Tensor]], losses: Sequence[Tenso
         raise NonFiniteGradientError(bad)
 
 
-def _accumulate(found: Sequence[tuple[Tensor, Tensor]]) -> None:
+def accumulate(found: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Add each gradient to its parameter's; the first one becomes it, in memory of its own."""
     taken: set[int] = set()
     for param, grad in found:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from paretograd.autograd import processes
 from paretograd.autograd.engine import Engine, Pullback
 from paretograd.autograd.graph import Graph, roots_of
 from paretograd.autograd.inputs import check_losses, check_params
+from paretograd.autograd.processes import Call, Parallel, Params
 from paretograd.autograd.source import at_losses
 from paretograd.errors import ParameterError
 from paretograd.geometry import gramian as of_jacobian
@@ -17,10 +20,13 @@ from paretograd.geometry import gramian as of_jacobian
 
 def gramian(
     source: Tensor | Sequence[Tensor],
-    params: Iterable[Tensor] | None = None,
+    params: Params | None = None,
     *,
     engine: Engine = "auto",
     chunk: int | None = None,
+    parallel: Parallel = "auto",
+    process_group: Any = None,
+    samples: int | Sequence[int] | None = None,
 ) -> Tensor:
     """The Gramian ``G = J @ J.T`` of the gradients, in float64.
 
@@ -32,9 +38,12 @@ def gramian(
 
     Args:
         source: a Jacobian, or losses.
-        params: parameters to differentiate the losses by; None for all that they reach.
+        params: parameters to differentiate the losses by, or a module that has them; None for all that they reach.
         engine: as for `backward`.
         chunk: how many losses to differentiate at a time.
+        parallel: how processes share the work, as for `backward`.
+        process_group: as for `backward`.
+        samples: as for `backward`.
 
     Returns:
         shape ``(..., m, m)``.
@@ -45,8 +54,15 @@ def gramian(
                 f"params goes with losses, a list of scalars or a vector; got a tensor of shape {tuple(source.shape)}"
             )
         return of_jacobian.gramian(source)
+    several = processes.handler()
+    if several is not None:
+        source, params = processes.settled(source), processes.settled(params)
+        total = several.gramian(Call(source, params, parallel, process_group, samples, chunk, has_rule=False))
+        if total is not None:
+            return total
     losses = check_losses(source)
+    processes.check_parallel(parallel, samples)
     graph = Graph(roots_of(losses))
-    chosen = check_params(params, graph)
+    chosen = check_params(processes.as_params(params), graph)  # type: ignore[arg-type]
     with torch.no_grad(), torch.autocast(losses[0].device.type, enabled=False):
         return Pullback(losses, chosen, graph, at_losses(losses), engine=engine, chunk=chunk).gramian

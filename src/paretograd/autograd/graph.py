@@ -17,6 +17,13 @@ _JOINING = frozenset({"StackBackward0", "CatBackward0"})
 _PASSING = frozenset({"TBackward0", "ToCopyBackward0"})
 
 
+#: Nodes that hand each of their inputs on as it is: what wrappers for several processes put around a module. To torch
+#: every output of such a node depends on every input.
+HANDING_ON = frozenset({"_DDPSinkBackward", "RegisterPostBackwardFunctionBackward"})
+
+Edge = tuple[Node | None, int]
+
+
 class Use(NamedTuple):
     """Where a parameter enters the computation.
 
@@ -40,13 +47,15 @@ class Graph:
         operations: names of all operations in the graph.
     """
 
-    def __init__(self, roots: Sequence[tuple[Node, int]]) -> None:
+    def __init__(self, roots: Sequence[tuple[Node, int]], skipped: frozenset[str] = frozenset()) -> None:
         """Walk the graph.
 
         Args:
             roots: nodes, each with a bit for every loss that starts at it.
+            skipped: names of nodes that hand their inputs on, and are not seen.
         """
-        self._order = order = _postorder([node for node, _ in roots])
+        self._skipped = skipped
+        self._order = order = _postorder([node for node, _ in roots], skipped)
         masks = dict.fromkeys(order, 0)
         for node, bits in roots:
             masks[node] |= bits
@@ -63,7 +72,7 @@ class Graph:
                 self.leaves.append(leaf)
                 self.reached_by[id(leaf)] = masks[node]
                 self._leaf_nodes[id(leaf)] = node
-            for position, (child, _) in enumerate(node.next_functions):
+            for position, (child, _) in enumerate(_below(node, skipped) if skipped else node.next_functions):
                 if child is not None:
                     masks[child] |= masks[node]
                     self._users[child].append((node, position))
@@ -99,7 +108,7 @@ class Graph:
                 continue
             below = [
                 (position, GradientEdge(child, number))
-                for position, (child, number) in enumerate(node.next_functions)
+                for position, (child, number) in enumerate(_below(node, self._skipped))
                 if child is not None and self._masks[child].bit_count() > 1
             ]
             if any(edge.node.name() == _LEAF for _, edge in below):
@@ -113,12 +122,24 @@ class Graph:
         wanted = set(nodes)
         above = set()  # nodes from which a wanted one is reached, itself aside
         for node in self._order:  # everything a node uses comes before it
-            if any(child in above or child in wanted for child, _ in node.next_functions):
+            if any(child in above or child in wanted for child, _ in _below(node, self._skipped)):
                 above.add(node)
         return wanted - above
 
 
-def roots_of(losses: Sequence[Tensor] | Tensor) -> list[tuple[Node, int]]:
+def _below(node: Node, skipped: frozenset[str]) -> Sequence[Edge]:
+    """What a node uses, seen through those that are skipped."""
+    edges = node.next_functions
+    return edges if not skipped else [_through(child, number, skipped) for child, number in edges]
+
+
+def _through(node: Node | None, number: int, skipped: frozenset[str]) -> Edge:
+    while node is not None and node.name() in skipped:
+        node, number = node.next_functions[number]
+    return node, number
+
+
+def roots_of(losses: Sequence[Tensor] | Tensor, skipped: frozenset[str] = frozenset()) -> list[tuple[Node, int]]:
     """The nodes at which the losses start, each with the bits of its losses.
 
     Losses that were joined to a vector, and perhaps taken out of it again, start where they were before.
@@ -127,17 +148,19 @@ def roots_of(losses: Sequence[Tensor] | Tensor) -> list[tuple[Node, int]]:
         found = []
         for k, loss in enumerate(losses):
             edge = get_gradient_edge(loss)
-            passed, start = _before_vector(edge.node, edge.output_nr)
+            node, number = _through(edge.node, edge.output_nr, skipped)
+            passed, start = _before_vector(node, number, skipped)
             found += [*((node, 0) for node in passed), (start, 1 << k)]
         return found
-    node = get_gradient_edge(losses).node
-    inputs = [child for child, _ in node.next_functions if child is not None]
+    edge = get_gradient_edge(losses)
+    node = _through(edge.node, edge.output_nr, skipped)[0] or edge.node
+    inputs = [child for child, _ in _below(node, skipped) if child is not None]
     if node.name() in _JOINING and len(inputs) == len(losses):
         return [(node, 0), *((child, 1 << k) for k, child in enumerate(inputs))]
     return [(node, (1 << len(losses)) - 1)]
 
 
-def _before_vector(node: Any, number: int) -> tuple[list[Node], Node]:
+def _before_vector(node: Any, number: int, skipped: frozenset[str]) -> tuple[list[Node], Node]:
     """Where a scalar was computed that is an entry of a stack of scalars, and what lies between; itself otherwise."""
     name = node.name()
     if name not in ("UnbindBackward0", "SelectBackward0"):
@@ -145,16 +168,17 @@ def _before_vector(node: Any, number: int) -> tuple[list[Node], Node]:
     stack = node.next_functions[0][0]
     if stack is None or stack.name() != "StackBackward0":
         return [], node
-    entries = stack.next_functions
+    entries = _below(stack, skipped)
     index = number if name == "UnbindBackward0" else node._saved_index
     if index >= len(entries):  # counted from the end, as an unsigned number
         index += len(entries) - 2**64
-    if not 0 <= index < len(entries) or entries[index][0] is None or node._saved_dim != 0 or stack._saved_dim != 0:
+    entry = entries[index][0] if 0 <= index < len(entries) else None
+    if entry is None or node._saved_dim != 0 or stack._saved_dim != 0:
         return [], node
-    return [node, stack], entries[index][0]
+    return [node, stack], entry
 
 
-def _postorder(roots: Sequence[Node]) -> list[Node]:
+def _postorder(roots: Sequence[Node], skipped: frozenset[str]) -> list[Node]:
     """All nodes, each after everything it uses."""
     order: list[Node] = []
     seen: set[Node] = set()
@@ -162,13 +186,13 @@ def _postorder(roots: Sequence[Node]) -> list[Node]:
         if root in seen:
             continue
         seen.add(root)
-        stack = [(root, iter(root.next_functions))]
+        stack = [(root, iter(_below(root, skipped)))]
         while stack:
             node, children = stack[-1]
             for child, _ in children:
                 if child is not None and child not in seen:
                     seen.add(child)
-                    stack.append((child, iter(child.next_functions)))
+                    stack.append((child, iter(_below(child, skipped) if skipped else child.next_functions)))
                     break
             else:
                 order.append(node)

@@ -87,7 +87,7 @@ def _intercept(node: Node, consume: Callable[[Tensor], Tensor | None], m: int) -
     def before(grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
         if grads[0] is None:
             return None
-        rows = _unwrapped(grads[0], m)
+        rows = unwrapped(grads[0], m)
         answer = consume(rows)
         if answer is None:
             return None
@@ -119,9 +119,19 @@ def not_finite(losses: Losses, inputs: Inputs) -> list[int]:
     bad = []
     for k in range(len(losses)):
         grads = gradients_of_one(losses, k, inputs)
-        if not all(grad is None or bool(torch.isfinite(_dense(grad)).all()) for grad in grads):
+        if not all(grad is None or bool(torch.isfinite(dense(grad)).all()) for grad in grads):
             bad.append(k)
     return bad
+
+
+def can_batch(operations: frozenset[str]) -> bool:
+    """Whether no batched pass through a graph of these operations has failed yet."""
+    return operations not in _UNBATCHABLE
+
+
+def note_unbatchable(operations: frozenset[str]) -> None:
+    """Do not try to batch a pass through such a graph again."""
+    _UNBATCHABLE.add(operations)
 
 
 def release(losses: Losses, params: Sequence[Tensor]) -> None:
@@ -149,12 +159,12 @@ def _batched(source: Source, inputs: Inputs, chunk: int) -> list[Tensor | None]:
 
     def pull(seeds: list[Tensor]) -> list[Tensor]:
         grads: Sequence[Tensor | None] = torch.autograd.grad(
-            _either(source.outputs), _either(inputs), seeds, retain_graph=True, allow_unused=True
+            either(source.outputs), either(inputs), seeds, retain_graph=True, allow_unused=True
         )
         reached[:] = [grad is not None for grad in grads]
         return [grad for grad in grads if grad is not None]
 
-    with _quiet_loops():
+    with quiet_loops():
         # A checkpoint draws its random numbers again on the way: the same for all. Chunks are joined by a copy.
         size = chunk if chunk < len(source.seeds[0]) else None
         rows = iter(torch.vmap(pull, randomness="same", chunk_size=size)(source.seeds))
@@ -162,7 +172,7 @@ def _batched(source: Source, inputs: Inputs, chunk: int) -> list[Tensor | None]:
 
 
 @contextmanager
-def _quiet_loops() -> Iterator[None]:
+def quiet_loops() -> Iterator[None]:
     """Torch loops over the batch in operations that it has no rule for, which is no news for a user here."""
     # A filter of Python's warnings would make all others appear again at each step.
     enable: Callable[[bool], None] = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
@@ -173,7 +183,7 @@ def _quiet_loops() -> Iterator[None]:
         enable(True)
 
 
-def _unwrapped(grad: Tensor, m: int) -> Tensor:
+def unwrapped(grad: Tensor, m: int) -> Tensor:
     """What a gradient under `torch.vmap` stands for: the gradients of all m losses, shape ``(m, *grad)``."""
     level = torch._C._functorch.current_level()
     values, dim = torch._C._functorch._unwrap_batched(grad, level)
@@ -202,8 +212,8 @@ def _one_by_one(source: Source, inputs: Inputs) -> list[Tensor | None]:
         if not used:
             continue
         grads: Sequence[Tensor | None] = torch.autograd.grad(
-            _either([source.outputs[i] for i in used]),
-            _either(inputs),
+            either([source.outputs[i] for i in used]),
+            either(inputs),
             [source.seeds[i][k] for i in used],
             retain_graph=True,
             allow_unused=True,
@@ -211,10 +221,10 @@ def _one_by_one(source: Source, inputs: Inputs) -> list[Tensor | None]:
         for i, grad in enumerate(grads):
             if grad is None:
                 continue
-            dense = _dense(grad)
+            row = dense(grad)
             if i not in rows:
-                rows[i] = dense.new_zeros((m, *dense.shape))
-            rows[i][k] = dense
+                rows[i] = row.new_zeros((m, *row.shape))
+            rows[i][k] = row
     return [rows.get(i) for i in range(len(inputs))]
 
 
@@ -225,13 +235,14 @@ def gradients_of_one(losses: Losses, k: int, inputs: Inputs) -> Sequence[Tensor 
         seed[k] = 1.0
     else:
         output, seed = losses[k], torch.ones_like(losses[k])
-    return torch.autograd.grad(output, _either(inputs), seed, retain_graph=True, allow_unused=True)
+    return torch.autograd.grad(output, either(inputs), seed, retain_graph=True, allow_unused=True)
 
 
-def _dense(grad: Tensor) -> Tensor:
+def dense(grad: Tensor) -> Tensor:
+    """A gradient without gaps, such as that of an embedding may have."""
     return grad.to_dense() if grad.is_sparse else grad
 
 
-def _either(inputs: Inputs) -> Sequence[Tensor]:
+def either(inputs: Inputs) -> Sequence[Tensor]:
     """Torch takes parameters and edges side by side; its annotations know the one or the other only."""
     return inputs  # type: ignore[return-value]

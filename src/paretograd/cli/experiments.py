@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from paretograd.cli import fairness
+from paretograd.cli import fairness, federated, trained
 from paretograd.cli.bars import Bars
 from paretograd.cli.console import console, errors_in_words
 from paretograd.cli.options import read_methods, read_parameters, read_seeds
@@ -18,7 +18,8 @@ from paretograd.errors import InputError, MissingExtraError
 from paretograd.experiments import PAPER, Results, Study, paper_study, run_study
 from paretograd.experiments.command import command_of, title_of
 from paretograd.experiments.config import read_config, versions
-from paretograd.experiments.fairness import read_results
+from paretograd.experiments.fairness import read_results as read_fairness
+from paretograd.experiments.federated import read_results as read_federated
 from paretograd.experiments.run import read_study
 from paretograd.experiments.words import ends, for_page
 
@@ -41,7 +42,7 @@ Report = Annotated[bool, typer.Option("--report/--no-report", help="Draw the fig
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(help=f"{', '.join(PAPER)}, fairness. Without a name: what they are.")
+        str | None, typer.Argument(help=f"{', '.join(PAPER)}, fairness, federated. Without a name: what they are.")
     ] = None,
     out: Out = None,
     resume: Resume = False,
@@ -65,14 +66,19 @@ def reproduce(
             rich_help_panel="For vlmop2, omnitest and mas",
         ),
     ] = None,
-    data_dir: fairness.DataDir = None,
-    methods: fairness.Methods = None,
-    seeds: fairness.Seeds = None,
+    data_dir: trained.DataDir = None,
+    methods: trained.Methods = None,
+    seeds: trained.Seeds = None,
+    device: trained.Device = None,
+    tf32: trained.Tf32 = None,
     steps: fairness.Steps = None,
-    device: fairness.Device = None,
-    tf32: fairness.Tf32 = None,
     gaps: fairness.Gaps = None,
     scaling: fairness.Scaling = None,
+    small: federated.Small = False,
+    parts: federated.Parts = None,
+    epochs: federated.Epochs = None,
+    lr: federated.Lr = None,
+    noise: federated.Noise = None,
 ) -> None:
     """Reproduce a study of the paper: figures, table and report, by the authors' protocol."""
     with errors_in_words():
@@ -80,18 +86,27 @@ def reproduce(
             for key, paper in PAPER.items():
                 typer.echo(f"{key:10}{paper.title}" + f" (figure {paper.figure})" * bool(paper.figure))
             typer.echo("fairness  Fair classification on Adult (table fairness_table)")
+            typer.echo("federated Adversarial federated learning on CIFAR-10 (table adv_fl_accuracy)")
             typer.echo("\nNext: paretograd reproduce vlmop2")
             return
-        for_fairness: dict[str, object] = {"data_dir": data_dir, "methods": methods, "seeds": seeds, "steps": steps}
-        for_fairness |= {"device": device, "tf32": tf32, "gaps": gaps, "scaling": scaling}
-        folder = out or Path("runs") / name.strip().lower()
-        if name.strip().lower() == "fairness":
-            _refuse(name, {"authors_lr": authors_lr or None, "metrics_every": metrics_every})
-            fairness.run(folder, for_fairness, resume, overwrite, checkpoint_every, report)
-            return
-        study = paper_study(name, authors_lr)
-        _refuse(name, for_fairness)
-        _run(study, folder, resume, overwrite, checkpoint_every, metrics_every, report)
+        both: dict[str, object] = {"data_dir": data_dir, "methods": methods, "seeds": seeds}
+        both |= {"device": device, "tf32": tf32}
+        for_fairness: dict[str, object] = {"steps": steps, "gaps": gaps, "scaling": scaling}
+        for_federated: dict[str, object] = {"small": small or None, "parts": parts, "epochs": epochs}
+        for_federated |= {"lr": lr, "noise": noise}
+        for_synthetic = {"authors_lr": authors_lr or None, "metrics_every": metrics_every}
+        plain = name.strip().lower()
+        folder = out or Path("runs") / plain
+        if plain == "fairness":
+            _refuse(name, for_synthetic | for_federated)
+            fairness.run(folder, both | for_fairness, resume, overwrite, checkpoint_every, report)
+        elif plain == "federated":
+            _refuse(name, for_synthetic | for_fairness)
+            federated.run(folder, both | for_federated | {"small": small}, resume, overwrite, checkpoint_every, report)
+        else:
+            study = paper_study(name, authors_lr)
+            _refuse(name, both | for_fairness | for_federated)
+            _run(study, folder, resume, overwrite, checkpoint_every, metrics_every, report)
 
 
 def _refuse(name: str, options: Mapping[str, object]) -> None:
@@ -106,8 +121,11 @@ def report(
 ) -> None:
     """Draw the figures and the page of a study from its folder; nothing is run."""
     with errors_in_words():
-        if read_config(folder / "config.json")["study"].get("experiment") == "fairness":
-            written = fairness.draw(read_results(folder))
+        experiment = read_config(folder / "config.json")["study"].get("experiment")
+        if experiment == "fairness":
+            written = fairness.draw(read_fairness(folder))
+        elif experiment == "federated":
+            written = federated.draw(read_federated(folder))
         else:
             written = _write_report(read_study(folder))
         for path in written:

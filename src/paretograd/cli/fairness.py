@@ -1,9 +1,8 @@
-"""``paretograd reproduce fairness``: its options, what it prints, and where everything lies."""
+"""``paretograd reproduce fairness``: its options, and what it prints."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +10,9 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
+from paretograd.cli import trained
 from paretograd.cli.bars import Bars
-from paretograd.cli.console import console
 from paretograd.cli.summary import table_of
-from paretograd.errors import MissingExtraError
 from paretograd.experiments.config import read_config
 from paretograd.experiments.fairness import FairnessResults, words
 from paretograd.experiments.fairness.run import run_fairness
@@ -24,34 +22,8 @@ _PANEL = "For fairness"
 #: Columns of a terminal that has room for all.
 _WIDE = 110
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Holds adult.data and adult.test, plain, .gz or .xz. If not given: $PARETOGRAD_DATA, a download.",
-        rich_help_panel=_PANEL,
-    ),
-]
-Methods = Annotated[
-    str | None,
-    typer.Option(metavar="RULES", help="Only these, separated by commas: 'mgda,upgrad*'.", rich_help_panel=_PANEL),
-]
-Seeds = Annotated[
-    str | None,
-    typer.Option(metavar="SEEDS", help="Separated by commas: 24,42,64,100 if not given.", rich_help_panel=_PANEL),
-]
 Steps = Annotated[
     int | None, typer.Option(min=1, help="At most this many: 40000 if not given.", rich_help_panel=_PANEL)
-]
-Device = Annotated[
-    str | None,
-    typer.Option(metavar="auto|cpu|cuda", help="auto takes a GPU if there is one.", rich_help_panel=_PANEL),
-]
-Tf32 = Annotated[
-    bool | None,
-    typer.Option(
-        "--tf32/--no-tf32", help="Let a GPU round products to TF32; it does if not given.", rich_help_panel=_PANEL
-    ),
 ]
 Gaps = Annotated[
     str | None,
@@ -78,29 +50,21 @@ def run(
     """Run the study with these options, print its table, and draw its report."""
     about_study = {name: value for name, value in options.items() if name not in ("data_dir", "device")}
     study = read_study(**about_study)
-    try:
-        with Bars() as bars:
-            results = run_fairness(
-                study,
-                folder,
-                data_dir=options["data_dir"],
-                device=options["device"] or "auto",
-                resume=resume,
-                overwrite=overwrite,
-                checkpoint_every=checkpoint_every,
-                watch=bars,
-            )
-        console().print(_summary(results, console().width))
-        console().print(_places(folder, _report(results) if report else []))
-    except KeyboardInterrupt:
-        where = "".join(
-            f" --{name.replace('_', '-')} {shlex.quote(str(options[name]))}"
-            for name in ("data_dir", "device")
-            if options[name] is not None
+
+    def work(bars: Bars) -> FairnessResults:
+        return run_fairness(
+            study,
+            folder,
+            data_dir=options["data_dir"],
+            device=options["device"] or "auto",
+            resume=resume,
+            overwrite=overwrite,
+            checkpoint_every=checkpoint_every,
+            watch=bars,
         )
-        go_on = f"{study.command()}{where} --out {shlex.quote(str(folder))} --resume"
-        typer.echo(f"interrupted; what was done is in {folder}. Go on with:\n  {go_on}", err=True)
-        raise typer.Exit(130) from None
+
+    numbers = f"{folder / 'methods'} (thinned), {folder / 'checkpoints'} (trained classifiers)"
+    trained.follow(study, folder, options, work, _summary, draw if report else None, numbers)
 
 
 def draw(results: FairnessResults) -> list[Path]:
@@ -108,15 +72,6 @@ def draw(results: FairnessResults) -> list[Path]:
     from paretograd.reports.fairness import write_fairness
 
     return write_fairness(results, _details(results))
-
-
-def _report(results: FairnessResults) -> list[Path]:
-    """Figures and page; without the extras they need, a sentence about it, since all numbers are there."""
-    try:
-        return draw(results)
-    except MissingExtraError as error:
-        typer.echo(f"no report: {error}; then run: paretograd report {results.folder}", err=True)
-        return []
 
 
 def _summary(results: FairnessResults, width: int) -> Group:
@@ -145,28 +100,14 @@ def _compact(row: Mapping[str, str], wide: bool) -> dict[str, str]:
     return shown | {"steps": row["steps"], "ended by": row["ended by"]}
 
 
-def _places(folder: Path, report: Sequence[Path]) -> Group:
-    lines = [
-        *(Text.assemble("report   ", (str(path), "bold")) for path in report if path.suffix == ".html"),
-        *(Text(f"figures  {path}") for path in dict.fromkeys(path.parent for path in report if path.suffix != ".html")),
-        Text(f"table    {folder / 'table.md'}, {folder / 'table.csv'}"),
-        Text(f"numbers  {folder / 'methods'} (thinned), {folder / 'checkpoints'} (trained classifiers)"),
-    ]
-    return Group(Text(""), *lines)
-
-
 def _details(results: FairnessResults) -> Mapping[str, str]:
     """The configuration as the report shows it."""
-    config = read_config(results.folder / "config.json")
-    study, durations = results.study, config.get("durations", {})
-    sessions = config["sessions"]
-    last = sessions[-1] if sessions else {}
+    study, durations = results.study, read_config(results.folder / "config.json").get("durations", {})
     speeds = [f"{label} {found['ms_per_step']:.2f} ms ({found['device']})" for label, found in durations.items()]
     return {
         "protocol": words.setting(study),
         "a run ends at the first of": words.ends(study),
-        "versions": ", ".join(f"{name} {version}" for name, version in last.get("versions", {}).items()),
-        "trained on": ", ".join(dict.fromkeys(str(session.get("device")) for session in sessions)),
+        **trained.details(results.folder),
         "a step of all seeds took": ", ".join(speeds),
         "command": study.command(),
     }

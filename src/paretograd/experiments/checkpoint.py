@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from paretograd.checks import as_number
 from paretograd.descent import archive
-from paretograd.errors import InputError, ParetogradError
+from paretograd.errors import InputError, ParameterError, ParetogradError
 from paretograd.experiments.stopping import Wish
 
 #: Seconds between two looks at the clock, the bars and the wish to stop.
@@ -69,6 +71,14 @@ def work_to_the_end(work: Work, checkpoints: Checkpoints, wish: Wish, tell: Call
 def _next_steps(steps: int, seconds: float) -> int:
     """How many steps to take until the next look."""
     return steps * 2 if seconds < 0.5 * _LOOK else max(1, steps // 2) if seconds > 2.0 * _LOOK else steps
+
+
+def checked_interval(seconds: float) -> float:
+    """Seconds between two checkpoints, or an error that says what they can be."""
+    every = as_number(seconds, "checkpoint_every")
+    if not 0.0 <= every < math.inf:
+        raise ParameterError(f"checkpoint_every={every:g}: seconds, finite and at least 0")
+    return every
 
 
 class Checkpoints:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import io
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from paretograd.disk import replacing
 
@@ -13,6 +16,28 @@ def write_text(path: Path, lines: Iterable[str]) -> Path:
     with replacing(path) as file:
         file.writelines(f"{line}\n".encode() for line in lines)
     return path
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write rows with the same keys, which become the header; all digits of every number."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return write_text(path, buffer.getvalue().splitlines())
+
+
+def markdown_table(rows: Sequence[Mapping[str, str]], words: Collection[str]) -> Iterator[str]:
+    """The lines of a table in Markdown; columns that are no ``words`` stand to the right."""
+    yield f"| {' | '.join(rows[0])} |"
+    yield f"| {' | '.join('---' if key in words else '---:' for key in rows[0])} |"
+    for row in rows:
+        yield f"| {' | '.join(map(in_markdown, row.values()))} |"
+
+
+def in_markdown(text: str) -> str:
+    """Text in which a star is a star."""
+    return text.replace("*", chr(92) + "*")
 
 
 def remove_drafts(folder: Path) -> None:

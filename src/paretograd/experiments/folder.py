@@ -20,7 +20,9 @@ from paretograd.experiments.study import Study
 #: Steps between two rows of ``metrics.csv``, if not told otherwise.
 _METRICS_EVERY = 10
 #: What studies of any kind write, by folder.
-_WRITTEN = {"checkpoints": {".npz"}, "trajectories": {".npz"}, "methods": {".npz"}, "figures": {".png", ".svg"}}
+_WRITTEN = {name: {".npz"} for name in ("checkpoints", "trajectories", "methods", "runs")} | {
+    "figures": {".png", ".svg"}
+}
 
 
 class Folder:

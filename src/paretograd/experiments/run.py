@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from paretograd.checks import as_number
 from paretograd.descent.run import Descent
 from paretograd.descent.stops import DescentWarning
 from paretograd.descent.trajectory import Trajectory
-from paretograd.errors import InputError, ParameterError
+from paretograd.errors import InputError
 from paretograd.experiments import checkpoint, metrics, table
 from paretograd.experiments.config import read_config
 from paretograd.experiments.folder import StudyFolder
@@ -73,9 +72,7 @@ def run_study(
             the folder has it, or 10.
         watch: is told what happens.
     """
-    every = as_number(checkpoint_every, "checkpoint_every")
-    if not 0.0 <= every < math.inf:
-        raise ParameterError(f"checkpoint_every={every:g}: seconds, finite and at least 0")
+    every = checkpoint.checked_interval(checkpoint_every)
     if metrics_every is not None:
         whole_number("study", "metrics_every", metrics_every)
     place, told = StudyFolder(folder), watch or Watch()

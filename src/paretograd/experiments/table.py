@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +10,7 @@ import numpy as np
 
 from paretograd.descent.trajectory import Trajectory
 from paretograd.experiments.command import command_of, title_of
-from paretograd.experiments.files import write_text
+from paretograd.experiments.files import in_markdown, markdown_table, write_csv, write_text
 from paretograd.experiments.folder import StudyFolder
 from paretograd.experiments.study import Study
 from paretograd.experiments.words import for_people, heading, legend, notes
@@ -52,22 +50,15 @@ def write(place: StudyFolder, study: Study, trajectories: Mapping[str, Trajector
     """Write ``table.md`` for people and ``table.csv`` with all digits."""
     found = rows(study, trajectories)
     write_text(place.table_md, _markdown(study, found, notes(study, trajectories)))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(found[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(found)
-    write_text(place.table_csv, buffer.getvalue().splitlines())
+    write_csv(place.table_csv, found)
 
 
 def _markdown(study: Study, found: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> Iterator[str]:
     shown = for_people(study, found)
     yield from (f"# {title_of(study)}", "", f"Made by `{command_of(study)}`. {heading(study)}", "")
-    yield f"| {' | '.join(shown[0])} |"
-    yield f"| {' | '.join('---' if key in ('method', 'theorem') else '---:' for key in shown[0])} |"
-    for row in shown:
-        yield f"| {' | '.join(text.replace('*', chr(92) + '*') for text in row.values())} |"
+    yield from markdown_table(shown, ("method", "theorem"))
     for sentence in (legend(study, found), *remarks):
-        yield from ("", sentence.replace("*", chr(92) + "*"))
+        yield from ("", in_markdown(sentence))
 
 
 def _median(counts: Sequence[float]) -> float | None:

@@ -13,6 +13,9 @@ from paretograd.certification import certificate_of
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import as_array, combine, gramian
 
+#: Lengths below this, whose squares lose their digits in float64, are those of an update of zero.
+_ZERO = 1e-140
+
 #: What to do about the lengths of updates: nothing, scale all to the median length, or shorten those above it.
 Bound = Literal["none", "normalize", "clip"]
 
@@ -52,7 +55,7 @@ def combine_updates(updates: Tensor, rule: Rule, bound: Bound = "clip") -> Combi
     """
     if bound not in get_args(Bound):
         raise ParameterError(f"bound={bound!r}: use one of {', '.join(get_args(Bound))}")
-    G = gramian(updates)
+    G = gramian(updates).cpu()  # small, and solved on the host anyway: a GPU is waited for once
     norms = G.diagonal().clamp(min=0.0).sqrt()
     factors = _factors(norms, bound)
     G = G * factors * factors[:, None]
@@ -61,7 +64,7 @@ def combine_updates(updates: Tensor, rule: Rule, bound: Bound = "clip") -> Combi
         direction = combine(found * factors, updates)
     else:
         found = torch.full_like(norms, torch.nan)
-        direction = rule(updates * factors.to(updates)[:, None])
+        direction = rule(updates if bound == "none" else updates * factors.to(updates)[:, None])
     seen = _looked_at(G, found, direction, updates, factors)
     return Combined(direction, found * factors, norms, *seen)
 
@@ -70,9 +73,9 @@ def _factors(norms: Tensor, bound: Bound) -> Tensor:
     """What each update is multiplied with; an update of zero stays as it is."""
     if bound == "none":
         return torch.ones_like(norms)
-    middle = norms.median()
-    wanted = middle / torch.where(norms > 0.0, norms, 1.0)
-    return torch.where(norms > 0.0, wanted, 1.0) if bound == "normalize" else wanted.clamp(max=1.0)
+    middle, something = norms.median(), norms > _ZERO
+    wanted = torch.where(something, middle / torch.where(something, norms, 1.0), 1.0)
+    return wanted if bound == "normalize" else wanted.clamp(max=1.0)
 
 
 def _looked_at(
@@ -84,6 +87,6 @@ def _looked_at(
         return certificate.gamma, tuple(certificate.conflicts)
     even = torch.full_like(weights, 1.0 / len(weights))
     gamma = certificate_of(as_array(G), as_array(even), "sum", 2e-16).gamma
-    slopes = (updates.double() @ direction.double()) * factors
-    slack = 1e-6 * G.diagonal().clamp(min=0.0).sqrt() * direction.double().norm()
+    slopes = (updates.double() @ direction.double()).cpu() * factors
+    slack = 1e-6 * G.diagonal().clamp(min=0.0).sqrt() * direction.double().norm().cpu()
     return gamma, tuple((slopes < -slack).nonzero()[:, 0].tolist())

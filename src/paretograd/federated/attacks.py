@@ -1,15 +1,26 @@
-"""What hostile clients may send: functions from honest updates ``(m, n)`` to updates with the attackers' rows added."""
+"""What hostile clients may do, for tests, the example app and benchmarks.
+
+Attacks on updates take those of the honest clients, ``(m, n)``, and add the attackers' rows, ``(m + count, n)``. A
+label flip acts on what a client learns from, and the rest on a reply: its arrays, or its metrics. `ON_UPDATES`,
+`ON_LABELS`, `ON_ARRAYS` and `ON_METRICS` hold one attacker of each kind by name.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar, get_args
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from paretograd.errors import ParameterError, ShapeError
 
 Noise = Literal["relative", "literal"]
+
+#: A model's array, in numpy or in torch.
+_Array = TypeVar("_Array", NDArray[np.generic], Tensor)
 
 
 def sign_flip(
@@ -65,6 +76,68 @@ def colluding(updates: Tensor, generator: torch.Generator, count: int = 2, facto
     return torch.cat([updates, whisper - factor * mean])
 
 
+def flip_labels(labels: Tensor, classes: int) -> Tensor:
+    """Labels of a client that learns the wrong thing in earnest: class ``c`` becomes ``classes - 1 - c``.
+
+    Its update is as long as an honest one, and passes every check.
+
+    Args:
+        labels: whole numbers from 0 to ``classes - 1``, any shape.
+        classes: how many there are.
+    """
+    if labels.numel() and bool(((labels < 0) | (labels >= classes)).any()):
+        raise ParameterError(f"classes={classes}: labels go from {int(labels.min())} to {int(labels.max())}")
+    return classes - 1 - labels
+
+
+def wrong_shape(arrays: Mapping[str, _Array]) -> dict[str, _Array]:
+    """A model whose last array is flat and lacks a number."""
+    found, name = dict(arrays), _last(arrays)
+    found[name] = found[name].reshape(-1)[:-1]
+    return found
+
+
+def wrong_keys(arrays: Mapping[str, _Array], name: str = "backdoor") -> dict[str, _Array]:
+    """A model whose last array has another name."""
+    found = dict(arrays)
+    found[name] = found.pop(_last(arrays))
+    return found
+
+
+def huge_examples(metrics: Mapping[str, float], weight: str = "num-examples", count: int = 10**12) -> dict[str, float]:
+    """Metrics of a client that claims to have learned from as many examples: to FedAvg, it is all there is."""
+    return {**metrics, weight: count}
+
+
 def _check(updates: Tensor) -> None:
     if updates.ndim != 2 or not len(updates):
         raise ShapeError(f"updates have shape (m, n), one row for each client; got {tuple(updates.shape)}")
+
+
+def _last(arrays: Mapping[str, _Array]) -> str:
+    if not arrays:
+        raise ShapeError("a model without arrays has none to spoil")
+    return list(arrays)[-1]
+
+
+#: From the honest updates and a generator to updates with one attacker more. A client that knows of no other's update
+#: takes its own for all of them.
+ON_UPDATES: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
+    "sign-flip": lambda updates, generator: sign_flip(updates, 0, generator),
+    "sign-flip-literal": lambda updates, generator: sign_flip(updates, 0, generator, kind="literal"),
+    "zero": lambda updates, generator: zero_update(updates),
+    "scaled": lambda updates, generator: scaled_update(updates),
+    "nan": lambda updates, generator: nan_update(updates),
+    "collude": lambda updates, generator: colluding(updates, generator, 1),
+}
+#: From labels and the number of classes to the labels that the attacker learns.
+ON_LABELS: dict[str, Callable[[Tensor, int], Tensor]] = {"label-flip": flip_labels}
+#: From the arrays of a reply to those that the attacker sends.
+ON_ARRAYS: dict[str, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {"shape": wrong_shape, "keys": wrong_keys}
+#: From the metrics of a reply to those that the attacker sends.
+ON_METRICS: dict[str, Callable[[Mapping[str, float]], dict[str, float]]] = {"boast": huge_examples}
+
+
+def names() -> list[str]:
+    """Of all attacks that one client can carry out."""
+    return [*ON_UPDATES, *ON_LABELS, *ON_ARRAYS, *ON_METRICS]

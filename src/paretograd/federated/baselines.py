@@ -92,7 +92,7 @@ class GeometricMedian:
     label = "Geometric median"
 
     def __call__(self, updates: Tensor) -> Tensor:
-        return combine(geometric_median_weights(gramian(updates)), updates)
+        return combine(geometric_median_weights(gramian(updates).cpu()), updates)
 
 
 def geometric_median_weights(G: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ def krum_scores(updates: Tensor, attackers: int) -> Tensor:
     nearest = m - attackers - 2
     if nearest < 1 or m < 2 * attackers + 3:
         raise ParameterError(f"Krum with attackers={attackers} needs m >= {2 * attackers + 3} updates; got m={m}")
-    G = gramian(updates)
+    G = gramian(updates).cpu()
     squares = G.diagonal()
     apart = (squares + squares[:, None] - 2.0 * G).clamp(min=0.0)
     apart.fill_diagonal_(torch.inf)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 #: An .npy file's header is at most a few hundred bytes long for any shape that a model has.
 _HEADER = 4096
 
+#: How names of the server's own metrics begin.
+OWN = "mo/"
+
 #: What a metric may be in Flower.
 Value = int | float | list[int] | list[float]
 
@@ -104,6 +107,8 @@ def _metrics_fault(content: RecordDict | Exception, weight: str) -> str | None:
         return f"it holds {len(content.metric_records)} metric records; one is expected"
     record = _record(content)
     for name, value in record.items():
+        if name.startswith(OWN):
+            return f"the metric {shown(name)} would pass for one of the server's"
         # Not a call of isfinite, which fails for whole numbers beyond the range of floats.
         if not all(abs(number) <= LARGEST for number in (value if isinstance(value, list) else [value])):
             return f"the metric {shown(name)} holds NaN, infinity, or a number beyond {LARGEST:g}"

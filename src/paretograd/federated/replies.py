@@ -44,11 +44,14 @@ def check_replies(model: Arrays, replies: Mapping[int, object]) -> Checked:
     dropped = []
     for node in sorted(replies):
         reply = replies[node]
-        reason = fault(model, reply)
-        if reason is None:
-            assert isinstance(reply, Mapping)
-            valid[node] = {name: np.asarray(reply[name]) for name in model}
-        else:
+        try:
+            reason = fault(model, reply)
+            if reason is None:
+                assert isinstance(reply, Mapping)
+                valid[node] = {name: np.asarray(reply[name]) for name in model}
+        except Exception as error:  # noqa: BLE001  what a reply does when it is read is the client's choice as well
+            reason = f"it cannot be read: {type(error).__name__}"
+        if reason is not None:
             dropped.append(Dropped(node, reason))
     return Checked(valid, dropped)
 
@@ -56,7 +59,8 @@ def check_replies(model: Arrays, replies: Mapping[int, object]) -> Checked:
 def fault(model: Arrays, reply: object) -> str | None:
     """What is wrong with a reply; None if nothing is."""
     if isinstance(reply, Exception):
-        return str(reply)
+        reason = str(reply)[:300]
+        return reason if reason.isprintable() else repr(reason)
     if not isinstance(reply, Mapping):
         return f"it holds no arrays but a {type(reply).__name__}"
     missing, more = sorted(set(model) - set(reply)), sorted(map(str, set(reply) - set(model)))
@@ -64,9 +68,9 @@ def fault(model: Arrays, reply: object) -> str | None:
         parts = [f"{what} {_listed(names)}" for what, names in (("lacks", missing), ("adds", more)) if names]
         return f"its arrays are not the model's: it {' and '.join(parts)}"
     for name, wanted in model.items():
-        found = reply[name]
-        if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiub":
+        if not isinstance(reply[name], np.ndarray) or reply[name].dtype.kind not in "fiub":
             return f"{name} is not an array of numbers"
+        found = np.asarray(reply[name])  # a masked array, which is an array, would hide what is below the mask
         if found.shape != wanted.shape:
             return f"{name} has shape {found.shape}, not {wanted.shape}"
         if found.dtype != wanted.dtype:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,7 +15,8 @@ from paretograd.aggregators.mean import Mean
 from paretograd.checks import as_number
 from paretograd.errors import InfeasibleCapError, InputError, ParameterError
 from paretograd.federated.aggregation import Bound, Combined, Rule, combine_updates
-from paretograd.federated.replies import Arrays, Dropped, check_replies
+from paretograd.federated.replies import Arrays, Dropped, check_replies, fault
+from paretograd.federated.rows import rows, shift
 
 
 class Round(NamedTuple):
@@ -24,7 +24,7 @@ class Round(NamedTuple):
 
     Attributes:
         model: the next global model, or the one before.
-        moved: whether it is the next: enough replies were valid, for the rule as well, and all its numbers are finite.
+        moved: whether it is the next: enough replies were valid, for the rule as well, and it passes the same checks.
         nodes: who was aggregated, in the order of the rows.
         weights: of their updates.
         norms: of their updates, as they came.
@@ -102,9 +102,7 @@ class Server:
             model: the global model, by the names of its arrays.
             replies: what each node sent: its model after training, or anything else.
         """
-        unknown = self.averaged - set(model)
-        if unknown:
-            raise InputError(f"averaged names {sorted(unknown)}, which the model does not have: {sorted(model)}")
+        names = self._parameters(model)
         valid, dropped = check_replies(model, replies)
         for node, reason in dropped:
             warnings.warn(f"the reply of node {node} is not used: {reason}", stacklevel=2)
@@ -112,16 +110,16 @@ class Server:
         unmoved = Round(kept, False, (), (), (), float("nan"), (), tuple(dropped))
         if len(valid) < self.min_valid:
             return unmoved
-        names = [name for name, array in model.items() if array.dtype.kind == "f" and name not in self.averaged]
-        found = self._combined(_rows(model, valid, names))
+        found = self._combined(rows(model, valid, names))
         if found is None:
             return unmoved
         moved, velocity = dict(kept), self._velocity
         self._move(moved, names, found.direction)
         self._average(moved, valid, names)
-        if not all(bool(np.isfinite(array).all()) for array in moved.values()):
+        broken = fault(kept, moved)
+        if broken is not None:
             self._velocity = velocity
-            warnings.warn("the next model would hold NaN or infinity, and is not taken", stacklevel=2)
+            warnings.warn(f"the next model is not taken, since it would be broken: {broken}", stacklevel=2)
             return unmoved
         nodes = tuple(valid)
         return Round(
@@ -135,15 +133,28 @@ class Server:
             tuple(dropped),
         )
 
-    def _combined(self, rows: Tensor) -> Combined | None:
-        """The rule's answer; none if it has none for so few updates. How many there are is up to the clients."""
+    def _parameters(self, model: Arrays) -> list[str]:
+        """Names of the arrays that are aggregated. The model is the server's own: what is wrong with it is an error."""
+        unknown = self.averaged - set(model)
+        if unknown:
+            raise InputError(f"averaged names {sorted(unknown)}, which the model does not have: {sorted(model)}")
+        names = [name for name, array in model.items() if array.dtype.kind == "f" and name not in self.averaged]
+        reason = fault(model, model)
+        if reason is None and not any(model[name].size for name in names):
+            reason = "it has no parameters beside what is averaged"
+        if reason is not None:
+            raise InputError(f"the global model cannot be trained: {reason}")
+        return names
+
+    def _combined(self, updates: Tensor) -> Combined | None:
+        """The rule's answer; none if it has none for these updates. What and how many they are is up to the clients."""
         try:
-            return combine_updates(rows, self.rule, self.bound)
+            return combine_updates(updates, self.rule, self.bound)
         except InfeasibleCapError as error:
             # As clients drop out, the weights below the cap come down to 1/m each, and then there are none.
             warnings.warn(f"the mean is taken in this round: {error}", stacklevel=3)
-            return combine_updates(rows, Mean(), self.bound)
-        except ParameterError as error:
+            return combine_updates(updates, Mean(), self.bound)
+        except InputError as error:
             warnings.warn(f"this round leaves the model as it is: {error}", stacklevel=3)
             return None
 
@@ -152,7 +163,7 @@ class Server:
             before = self._velocity
             direction = direction if before is None else self.momentum * before + direction
             self._velocity = direction
-        _shift(model, names, self.lr * direction)
+        shift(model, names, self.lr * direction)
 
     def _average(
         self, model: dict[str, NDArray[np.generic]], valid: Mapping[int, Arrays], aggregated: list[str]
@@ -162,7 +173,7 @@ class Server:
         floats = [name for name in others if model[name].dtype.kind == "f"]
         bound: Bound = "none" if self.bound == "none" else "clip"
         if floats:
-            _shift(model, floats, combine_updates(_rows(model, valid, floats), Mean(), bound).direction)
+            shift(model, floats, combine_updates(rows(model, valid, floats), Mean(), bound).direction)
         for name in set(others) - set(floats):
             ordered = np.sort(np.stack([reply[name] for reply in valid.values()]), axis=0)
             model[name] = np.asarray(ordered[(len(ordered) - 1) // 2])
@@ -177,24 +188,3 @@ class Server:
         if isinstance(self.rule, Aggregator):
             self.rule.load_state_dict(state["rule"])
         self._velocity = None if state["velocity"] is None else state["velocity"].clone()
-
-
-def _rows(model: Arrays, replies: Mapping[int, Arrays], names: list[str]) -> Tensor:
-    """Updates, the global model minus each client's, as rows in float64."""
-    return torch.stack([_flat(model, reply, names) for reply in replies.values()])
-
-
-def _flat(model: Arrays, reply: Arrays, names: list[str]) -> Tensor:
-    parts = [(model[name].astype(np.float64) - reply[name].astype(np.float64)).reshape(-1) for name in names]
-    return torch.from_numpy(np.concatenate(parts)) if parts else torch.zeros(0, dtype=torch.float64)
-
-
-def _shift(model: dict[str, NDArray[np.generic]], names: list[str], by: Tensor) -> None:
-    """Take a row off the arrays, in their own precision."""
-    start = 0
-    for name in names:
-        array = model[name]
-        part = by[start : start + array.size].reshape(array.shape).numpy()
-        with np.errstate(over="ignore"):  # the step is looked at as a whole
-            model[name] = np.asarray(array.astype(np.float64) - part).astype(array.dtype)
-        start += array.size

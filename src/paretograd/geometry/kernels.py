@@ -19,6 +19,11 @@ _MOST_PAIRED = 12
 _FEWEST_COLUMNS = 1 << 16
 
 
+def available() -> bool:
+    """Whether Triton kernels can be compiled and run here."""
+    return torch.cuda.is_available() and _kernels() is not None
+
+
 def serves(J: Tensor) -> bool:
     """Whether the kernels take this Jacobian: float32 on CUDA, few long rows, contiguous."""
     return (

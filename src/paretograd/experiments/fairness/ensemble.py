@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu, softplus
 
+from paretograd.experiments.fairness.chain import through_rectifier
 from paretograd.problems.fairness import Rows
 from paretograd.problems.fairness.objectives import Gaps, gap_signs
 
@@ -97,10 +98,9 @@ class Ensemble:
         jacobian[:, both, last.start : last.middle] += _products(by_seed.mT, hidden[-1]).view(-1, 2, last.size)
         slope = last.weight.expand(-1, hidden[-1].shape[1], -1)  # dz/dh of the inputs of the layer above
         for depth in range(len(layers) - 2, -1, -1):
-            # By what enters the rectifier: nothing where it gave nothing.
-            slope = torch.ops.aten.threshold_backward(slope, hidden[depth + 1], 0)
-            layer, chain = layers[depth], factors[..., None] * slope
-            jacobian[:, both, layer.middle : layer.end] += _products(by_seed.mT, slope).view(-1, 2, layer.outputs)
+            layer = layers[depth]
+            slope, chain, bias = through_rectifier(slope, hidden[depth + 1], factors)
+            jacobian[:, both, layer.middle : layer.end] += bias
             for objective, part in zip(objectives, chain, strict=True):
                 jacobian[:, objective, layer.start : layer.middle] += _products(part, hidden[depth])
             if depth:

@@ -1,18 +1,17 @@
 """The two halves of a step on a device: losses with Gramians, and the move; on a GPU both are recorded once.
 
-A step launches about a hundred kernels, which a host may take longer to launch than the GPU to run. Recorded as a CUDA
-graph, they are launched as one.
+A step launches about a hundred kernels; recorded as a CUDA graph, they are launched as one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from paretograd.experiments.fairness.ensemble import Ensemble, Piece, gramians
+from paretograd.experiments.recorded import full_or_tf32, recorded
 from paretograd.geometry.gramian import Array
 
 
@@ -49,7 +48,7 @@ class Stepper:
             if parameters.is_cuda:
                 self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 start = parameters.clone()
-                self._evaluate, self._move = _recorded(self._evaluate_now), _recorded(self._move_now)
+                self._evaluate, self._move = recorded(self._evaluate_now), recorded(self._move_now)
                 for kept, value in ((parameters, start), (self.previous, previous), (self.earlier, previous)):
                     kept.copy_(value)  # recording has moved once
 
@@ -89,27 +88,3 @@ class Stepper:
         self.previous.copy_(parameters)
         # In full float32: three products for each parameter are no work, and TF32 would round the step to three digits.
         parameters.sub_((self._weights[:, :, None] * self._jacobian).sum(dim=1), alpha=self._lr)
-
-
-def _recorded(work: Callable[[], None]) -> Callable[[], None]:
-    """The same work as one launch."""
-    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        work()  # what is set up at the first call is not to be recorded
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
-
-
-@contextmanager
-def full_or_tf32(tf32: bool) -> Iterator[None]:
-    """Let matrix products on a GPU round their factors to TF32, or not; and set it back."""
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before

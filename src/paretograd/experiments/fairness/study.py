@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import torch
@@ -13,10 +13,11 @@ import torch
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.notation import split_list
 from paretograd.checks import as_number
-from paretograd.errors import InputError, ParameterError, ParetogradError
+from paretograd.errors import ParameterError, ParetogradError
 from paretograd.experiments.fairness.paper import BEYOND, FIGURE_SEED, LR, SEEDS, STEPS, STOP, TABLE, UNSTABLE
 from paretograd.experiments.fairness.training import Setting
 from paretograd.experiments.names import file_names
+from paretograd.experiments.plain import from_plain, others, read_seeds, to_plain, written
 from paretograd.experiments.study import Method, checked_seeds, labels_of
 from paretograd.problems.checks import whole_number
 from paretograd.problems.fairness.adult import Scaling
@@ -99,39 +100,27 @@ class FairnessStudy:
 
     def plain(self) -> dict[str, Any]:
         """The study as JSON has it."""
-        return {"experiment": "fairness"} | asdict(self) | {"methods": list(self.methods), "seeds": list(self.seeds)}
+        return to_plain(self, "fairness")
 
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> FairnessStudy:
         """What `plain` returned."""
-        names = {entry.name for entry in fields(cls)}
-        if found.get("experiment") != "fairness" or set(found) - {"experiment"} != names:
-            raise InputError("this is not the configuration of a fairness study")
-        try:
-            lists = {"methods": tuple(map(str, found["methods"])), "seeds": tuple(found["seeds"])}
-            return cls(**{name: found[name] for name in names} | lists)
-        except TypeError as error:
-            raise InputError(f"this is not the configuration of a fairness study: {error}") from None
+        return from_plain(cls, found, "fairness", {"methods": str, "seeds": lambda seed: seed})
 
     def changes(self) -> dict[str, str]:
         """What differs from the paper's protocol, but for the list of methods: name to value."""
-        paper = FairnessStudy()
-        return {
-            entry.name: _written(getattr(self, entry.name))
-            for entry in fields(self)
-            if entry.name not in ("methods", "tf32") and getattr(self, entry.name) != getattr(paper, entry.name)
-        }
+        names = [name for name in others(self, FairnessStudy()) if name not in ("methods", "tf32")]
+        return {name: written(getattr(self, name)) for name in names}
 
     def command(self) -> str:
         """What makes this study: a command, or a call where it has no option for something."""
-        paper = FairnessStudy()
-        other = {entry.name for entry in fields(self) if getattr(self, entry.name) != getattr(paper, entry.name)}
-        if other - {*_OPTIONS, "tf32"}:
+        other = others(self, FairnessStudy())
+        if set(other) - {*_OPTIONS, "tf32"}:
             return f"paretograd.experiments.fairness.run_fairness({self!r}, FOLDER)"
         words = ["paretograd", "reproduce", "fairness"]
         for name in _OPTIONS:
             if name in other:
-                words += [f"--{name}", _written(getattr(self, name))]
+                words += [f"--{name}", written(getattr(self, name))]
         return shlex.join([*words, "--no-tf32"] if "tf32" in other else words)
 
 
@@ -150,14 +139,7 @@ def read_study(
     if methods is not None:
         given["methods"] = tuple(split_list(methods))
     if seeds is not None:
-        try:
-            given["seeds"] = tuple(int(part) for part in split_list(seeds))
-        except ValueError:
-            raise InputError(f"--seeds {seeds!r}: write numbers separated by commas, such as 24,42") from None
+        given["seeds"] = read_seeds(seeds, "24,42")
     if steps is not None:
         given["steps"] = steps
     return FairnessStudy(**given)
-
-
-def _written(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)

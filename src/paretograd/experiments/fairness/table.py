@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +13,7 @@ from paretograd.experiments.fairness.paper import PUBLISHED
 from paretograd.experiments.fairness.result import MethodResult
 from paretograd.experiments.fairness.study import FairnessStudy
 from paretograd.experiments.fairness.words import for_people, heading, legend, notes
-from paretograd.experiments.files import write_text
+from paretograd.experiments.files import in_markdown, markdown_table, write_csv, write_text
 
 MEASURES = ("accuracy", "deo1", "deo2")
 
@@ -59,11 +57,7 @@ def write(place: FairnessFolder, study: FairnessStudy, methods: Mapping[str, Met
     """Write ``table.md`` for people and ``table.csv`` with all digits."""
     found = rows(study, methods)
     write_text(place.table_md, _markdown(study, found, methods))
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(found[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(found)
-    write_text(place.table_csv, buffer.getvalue().splitlines())
+    write_csv(place.table_csv, found)
 
 
 def _markdown(
@@ -71,9 +65,6 @@ def _markdown(
 ) -> Iterator[str]:
     shown = for_people(found)
     yield from ("# Fair classification on Adult", "", f"Made by `{study.command()}`. {heading(study)}", "")
-    yield f"| {' | '.join(shown[0])} |"
-    yield f"| {' | '.join('---' if key in ('method', 'ended by') else '---:' for key in shown[0])} |"
-    for row in shown:
-        yield f"| {' | '.join(text.replace('*', chr(92) + '*') for text in row.values())} |"
+    yield from markdown_table(shown, ("method", "ended by"))
     for sentence in (legend(study), *notes(study, found, methods)):
-        yield from ("", sentence.replace("*", chr(92) + "*"))
+        yield from ("", in_markdown(sentence))

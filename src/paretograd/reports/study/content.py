@@ -44,6 +44,23 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Quantity:
+    """Something other than an objective that a panel shows over the iterations.
+
+    Attributes:
+        symbol: in the text beside a point.
+        axis: title of the axis.
+        heading: of the panel.
+        text: what the panel shows, for someone who sees it for the first time.
+    """
+
+    symbol: str
+    axis: str
+    heading: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Content:
     """A study in the form in which it is drawn.
 
@@ -58,6 +75,7 @@ class Content:
         front: points of the Pareto front ``(K, m)``, rows of NaN between its pieces; K = 0 where it is not known.
         stop_gamma: where the runs stop; None where they do not.
         names: what the objectives are, in a few words each; none where a letter must do.
+        quantities: what the columns of ``losses`` are, where they are no objectives of the runs.
     """
 
     title: str
@@ -70,6 +88,7 @@ class Content:
     front: Array
     stop_gamma: float | None
     names: tuple[str, ...] = ()
+    quantities: tuple[Quantity, ...] = ()
 
     @property
     def shown(self) -> list[Run]:

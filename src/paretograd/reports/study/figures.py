@@ -20,7 +20,7 @@ DPI = 150
 #: Panels in a row.
 _COLUMNS = 3
 #: plotly's names of the line styles in matplotlib's.
-_DASHES: dict[str, Any] = {
+DASHES: dict[str, Any] = {
     "solid": "-",
     "dash": (0, (4, 1.8)),
     "dashdot": (0, (5, 1.5, 1, 1.5)),
@@ -140,7 +140,7 @@ def _parallel(axes: Any, content: Content) -> None:
     axes.plot(place, start, color="0.25", marker="o", markerfacecolor="white", linewidth=1.0, zorder=1)
     for run in content.shown:
         look, end = content.methods[run.method], content.scaled(run.losses[-1])
-        axes.plot(place, end, linestyle=_DASHES[look.dash], linewidth=1.6, **_end(look))
+        axes.plot(place, end, linestyle=DASHES[look.dash], linewidth=1.6, **_end(look))
     if content.m <= 24:
         axes.set_xticks(place, [f"$f_{{{k}}}$" for k in place])
     axes.set_xlabel("objective")
@@ -152,7 +152,7 @@ def _line(axes: Any, columns: Sequence[NDArray[Any]], run: Run, content: Content
     """A curve with the method's marker at its end; the first ones are wider, so that they show below the others."""
     look, place = content.methods[run.method], list(content.methods).index(run.method)
     width = 2.3 - 0.9 * place / max(1, len(content.methods) - 1)
-    axes.plot(*columns, color=look.colour, linestyle=_DASHES[look.dash], linewidth=width, zorder=2)
+    axes.plot(*columns, color=look.colour, linestyle=DASHES[look.dash], linewidth=width, zorder=2)
     axes.plot(*(column[-1:] for column in columns), **_end(look), zorder=3)
 
 
@@ -168,9 +168,9 @@ def _legend(figure: Any, content: Content, columns: int) -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], linestyle=_DASHES[look.dash], linewidth=1.8, **_end(look)) for look in content.methods.values()
+        Line2D([], [], linestyle=DASHES[look.dash], linewidth=1.8, **_end(look)) for look in content.methods.values()
     ]
-    labels = [_plain(label) for label in content.methods]
+    labels = [plain(label) for label in content.methods]
     if columns == 1:  # objective space
         handles.append(Line2D([], [], color="0.25", marker="o", markerfacecolor="white", linestyle="none"))
         labels.append("start")
@@ -182,11 +182,11 @@ def _legend(figure: Any, content: Content, columns: int) -> None:
 
 
 def _title(content: Content, note: str) -> str:
-    title = f"{_plain(content.problem)}, seed {content.seeds[0]}, lr = {_plain(content.lr)}"
+    title = f"{plain(content.problem)}, seed {content.seeds[0]}, lr = {plain(content.lr)}"
     return f"{title} ({note})" if note else title
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that is no formula, on one line."""
     return " ".join(text.replace("$", r"\$").split())
 

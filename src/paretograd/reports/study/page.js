@@ -139,7 +139,7 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: axis, activecolor: ink },
       uirevision: `${now.logarithmic}`, dragmode: coarse ? false : "zoom", // a finger scrolls the page
     };
-    const names = study.objectives.map((name) => `objective ${name}`);
+    const names = study.axes;
     if (panel.kind === "space" && study.m === 3) {
       const scene = { camera: { eye: { x: 1.6, y: 1.6, z: 1.0 } }, xaxis: made3(names[0]), yaxis: made3(names[1]), zaxis: made3(names[2]) };
       return { ...shared, dragmode: "turntable", margin: { l: 0, r: 0, t: 0, b: 0 }, scene };

@@ -51,7 +51,8 @@ def payload(content: Content, bounds: Sequence[Bound]) -> str:
     labels, seeds = list(content.methods), list(content.seeds)
     data = {
         "m": content.m,
-        "objectives": [objective(k) for k in range(content.panels)],
+        "objectives": _symbols(content),
+        "axes": _axes(content),
         "panels": [asdict(panel) for panel in panels(content)],
         "methods": [_method(label, look, i, len(labels)) for i, (label, look) in enumerate(content.methods.items())],
         "seeds": [str(seed) for seed in seeds],
@@ -78,7 +79,7 @@ def payload(content: Content, bounds: Sequence[Bound]) -> str:
             for bound in bounds
         ],
         "front": _front(content),
-        "parallel": _parallel(content) if content.m > 3 else None,
+        "parallel": _parallel(content) if content.m > 3 and not content.quantities else None,
     }
     return for_script(data)
 
@@ -86,7 +87,7 @@ def payload(content: Content, bounds: Sequence[Bound]) -> str:
 def panels(content: Content) -> list[Panel]:
     """What each panel shows, in the page's order."""
     found = [*(Panel("loss", k) for k in range(content.panels)), Panel("gamma")]
-    if content.m > 1:
+    if content.m > 1 and not content.quantities:
         found.append(Panel("space" if content.m <= 3 else "parallel"))
     return found
 
@@ -94,6 +95,14 @@ def panels(content: Content) -> list[Panel]:
 def objective(k: int) -> str:
     """``f₁`` for the first objective."""
     return f"f{str(k + 1).translate(_SUBSCRIPTS)}"
+
+
+def _symbols(content: Content) -> list[str]:
+    return [html.escape(one.symbol) for one in content.quantities] or [objective(k) for k in range(content.panels)]
+
+
+def _axes(content: Content) -> list[str]:
+    return [html.escape(one.axis) for one in content.quantities] or [f"objective {name}" for name in _symbols(content)]
 
 
 def for_script(data: object) -> str:

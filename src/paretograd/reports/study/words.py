@@ -29,6 +29,8 @@ def heading(panel: Panel, content: Content) -> str:
     """The title of a panel."""
     if panel.kind != "loss":
         return _HEADINGS[panel.kind]
+    if content.quantities:
+        return content.quantities[panel.objective].heading
     name = f", {content.names[panel.objective]}" if content.names else ""
     return f"Objective {objective(panel.objective)}{name}"
 
@@ -36,6 +38,8 @@ def heading(panel: Panel, content: Content) -> str:
 def sentence(panel: Panel, content: Content, smoothness: float | None, bounded: bool) -> str:
     """What the panel shows."""
     match panel.kind:
+        case "loss" if content.quantities:
+            return content.quantities[panel.objective].text
         case "loss":
             return (
                 f"The loss {objective(panel.objective)} after each iteration: lower is better. A method that is low "

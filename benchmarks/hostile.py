@@ -1,0 +1,85 @@
+"""Hostile clients: what is left of the global model after 20 rounds, for each attack and each rule.
+
+    python benchmarks/hostile.py                         # a few minutes; rewrites the tables in docs/hostile.md
+    python benchmarks/hostile.py --only "MGDA, clip"     # prints only
+    python benchmarks/hostile.py --render                # the tables from the results that are there
+
+Ten clients learn to read digits that the example app draws, each mostly from digits of its own; the last one, or the
+last two, attack in every round. Whatever they send goes through `paretograd.federated.Server`. The exit status is 1 if
+the server crashes, a model is not finite, or capped MGDA with bounded lengths loses more than a tenth of its accuracy
+to one attacker.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import hostile_report as report
+from common import progress, use_one_thread
+
+if TYPE_CHECKING:
+    from hostile_run import Outcome
+
+ROUNDS, SEEDS = 20, 3
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="rules whose name with the bound holds this text; writes no files")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of training (default {ROUNDS})")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many (default {SEEDS})")
+    parser.add_argument("--jobs", type=int, default=2, help="processes, of one thread each (default 2)")
+    parser.add_argument("--render", action="store_true", help="run nothing, and write the tables from the results")
+    given = parser.parse_args(arguments)
+    use_one_thread()  # so the imports of numpy and torch come after it
+    if given.render:
+        print(f"wrote {report.render()}", file=sys.stderr)
+        return 0
+
+    from hostile_cases import ATTACKS, CASES
+
+    labels = [case.label for case in CASES if given.only is None or given.only.lower() in case.label.lower()]
+    if not labels or given.rounds < 1 or given.seeds < 1 or given.jobs < 1:
+        parser.error(f"nothing to run; rules are {'; '.join(case.label for case in CASES)}")
+    jobs = [(attack, seed, given.rounds, labels) for seed in range(given.seeds) for attack in ATTACKS]
+    started = perf_counter()
+    outcomes = _all(jobs, given.jobs)
+    print(report.console(outcomes))
+    if given.only is None:
+        command = f"python benchmarks/hostile.py --rounds {given.rounds} --seeds {given.seeds}"
+        for path in report.write(outcomes, command, perf_counter() - started):
+            print(f"wrote {path}", file=sys.stderr)
+    return 0 if all(met for _, met, _ in report.verdicts(outcomes)) else 1
+
+
+def _all(jobs: list[tuple[str, int, int, list[str]]], processes: int) -> list[Outcome]:
+    """Outcomes in the order of the jobs."""
+    from hostile_run import run
+
+    started, done, found = perf_counter(), 0, {}
+    progress(0, len(jobs), "", 0.0)
+    if processes == 1:
+        for job in jobs:
+            found[job[:2]] = run(*job)
+            done += 1
+            progress(done, len(jobs), f"{job[0]}, seed {job[1]}", perf_counter() - started)
+    else:
+        with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+            waiting = {pool.submit(run, *job): job[:2] for job in jobs}
+            for future in as_completed(waiting):
+                attack, seed = waiting[future]
+                found[attack, seed] = future.result()
+                done += 1
+                progress(done, len(jobs), f"{attack}, seed {seed}", perf_counter() - started)
+    print(file=sys.stderr)
+    return [outcome for job in jobs for outcome in found[job[:2]]]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

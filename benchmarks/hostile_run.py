@@ -1,0 +1,83 @@
+"""Federated training with an attack under way: all rules of a table side by side, each on a server of its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from hostile_cases import ATTACKS, BUFFERS, CASES, Attack, Case
+from hostile_clients import CLIENTS, Arrays, accuracies, data, initial, train
+
+from paretograd.federated import Server
+
+
+@dataclass
+class Outcome:
+    """One rule under one attack with one seed.
+
+    Attributes:
+        accuracy: of the last global model, on images that no client has.
+        hostile_dropped, honest_dropped: replies that the server did not use.
+        still: rounds in which the model stayed as it was.
+        finite: whether every global model was.
+        error: the exception that reached the server, in words.
+    """
+
+    rule: str
+    bound: str
+    attack: str
+    seed: int
+    promised: bool
+    accuracy: float = 0.0
+    hostile_dropped: int = 0
+    honest_dropped: int = 0
+    still: int = 0
+    finite: bool = True
+    error: str | None = None
+    model: Arrays = field(default_factory=dict, repr=False)
+
+
+def run(attack_name: str, seed: int, rounds: int, labels: Sequence[str]) -> list[Outcome]:
+    """Train with the rules of these labels (see `chosen`), for an attack and a seed."""
+    torch.set_num_threads(1)
+    attack, cases = ATTACKS[attack_name], [case for case in CASES if case.label in labels]
+    images, targets = data(seed)
+    if attack.attackers:
+        targets[-attack.attackers :] = attack.labels(targets[-attack.attackers :])
+    claims = attack.claims(images.shape[1])
+    servers = [Server(case.make(claims), bound=case.bound, averaged=BUFFERS) for case in cases]
+    outcomes = [_outcome(case, attack_name, seed) for case in cases]
+    for number in range(rounds):
+        pass_seed = 1000 * seed + number
+        models = [outcome.model for outcome in outcomes]
+        replies = train(models, images, targets.expand(len(cases), -1, -1), pass_seed)
+        for server, outcome, sent in zip(servers, outcomes, replies, strict=True):
+            _round(server, outcome, attack, sent, pass_seed)
+    for outcome, accuracy in zip(outcomes, accuracies([outcome.model for outcome in outcomes]), strict=True):
+        outcome.accuracy, outcome.model = accuracy, {}
+    return outcomes
+
+
+def _outcome(case: Case, attack: str, seed: int) -> Outcome:
+    return Outcome(case.rule, case.bound, attack, seed, case.promised, model=initial(seed))
+
+
+def _round(server: Server, outcome: Outcome, attack: Attack, sent: list[Arrays], seed: int) -> None:
+    """Attackers spoil their replies, and the server makes of all of them what it can."""
+    honest = CLIENTS - attack.attackers
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", UserWarning)  # for each reply that is dropped; they are counted below
+        spoiled = attack.act(outcome.model, sent[:honest], sent[honest:], torch.Generator().manual_seed(seed))
+        try:
+            found = server.step(outcome.model, dict(enumerate([*sent[:honest], *spoiled])))
+        except Exception as error:  # noqa: BLE001  what the table is about
+            outcome.error = f"{type(error).__name__}: {error}"
+            return
+    outcome.model = found.model
+    outcome.hostile_dropped += sum(node >= honest for node, _ in found.dropped)
+    outcome.honest_dropped += sum(node < honest for node, _ in found.dropped)
+    outcome.still += not found.moved
+    outcome.finite &= all(bool(np.isfinite(array).all()) for array in found.model.values())

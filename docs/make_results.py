@@ -1,0 +1,60 @@
+"""Show the studies of results/ in the documentation: `python docs/make_results.py`.
+
+Their tables go into the pages, between two marks, with device, versions and durations; their figures are drawn anew,
+in results/, and copied to docs/assets. Nothing is trained.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "results"
+BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
+
+
+def main() -> None:
+    """Every study that has results."""
+    for folder in sorted(path.parent for path in RESULTS.glob("*/config.json")):
+        subprocess.run([sys.executable, "-m", "paretograd", "report", str(folder)], check=True)
+        (folder / "report.html").unlink()  # 5 MB that one command makes
+        for figure in sorted((folder / "figures").glob("*.svg")):
+            shutil.copy(figure, DOCS / "assets" / f"{folder.name}-{figure.name}")
+        page = DOCS / f"{folder.name}.md"
+        page.write_text(with_results(page.read_text(encoding="utf-8"), folder), encoding="utf-8")
+
+
+def with_results(page: str, folder: Path) -> str:
+    """The text of a page, with the results of a study between its marks."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{results(folder)}\n\n{END}{after}"
+
+
+def results(folder: Path) -> str:
+    """The tables of a study, one level of headings down, and how they were made."""
+    lines = (folder / "table.md").read_text(encoding="utf-8").strip().splitlines()[1:]
+    text = "\n".join(f"#{line}" if line.startswith("#") else line for line in lines).strip()
+    return f"{text}\n\n{how(folder)}"
+
+
+def how(folder: Path) -> str:
+    """Device, time and versions."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    durations = config["durations"].values()
+    devices = ", ".join(dict.fromkeys(found["device"] for found in durations))
+    seconds = sum(found["seconds"] for found in durations)
+    steps = sorted(found["ms_per_step"] for found in durations)
+    versions = {name: version for session in config["sessions"] for name, version in session["versions"].items()}
+    listed = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return (
+        f"Trained on one {devices} with {listed}, in {seconds / 60:.0f} minutes, {steps[0]:.1f} to {steps[-1]:.1f} ms "
+        f"a step, by `{config['command']}`. Everything is in `results/{folder.name}/`; `python docs/make_results.py` "
+        "draws it and writes this table again."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Parameters whose gradients travel together, and how their columns are laid out among the processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from paretograd.distributed.ranks import Ranks
+
+#: Bytes of a bucket: large enough for the time to be the bandwidth's, small against a model.
+BUCKET = 16 * 2**20
+
+
+class Bucket:
+    """Some parameters whose gradients travel together.
+
+    Attributes:
+        params: the parameters, of one dtype and on one device.
+        width: how many columns each process keeps.
+        kept: this process's slice, shape ``(rows, width)``; None before anything was received.
+    """
+
+    def __init__(self, params: Sequence[Tensor], size: int, device: torch.device) -> None:
+        self.params, self.size = list(params), size
+        # gloo sends what lies on the host, and reads a GPU's memory for some of its operations only.
+        self.device = device if device.type == "cpu" else params[0].device
+        self.lengths = [_length(param) for param in params]
+        total = sum(self.lengths)
+        self.width = -(-total // size)
+        starts = accumulate(self.lengths, initial=0)
+        self.offsets = {id(param): start for param, start in zip(self.params, starts, strict=False)}
+        self.kept: Tensor | None = None
+        self._buffer: Tensor | None = None
+        self.missing = {id(param) for param in self.params}
+
+    def buffer(self, rows: int, clear: bool) -> Tensor:
+        """What will be sent, shape ``(processes, rows, width)``.
+
+        Args:
+            rows: how many rows.
+            clear: whether it is zero at first; else only what lies behind the last parameter is.
+        """
+        if self._buffer is None:
+            dtype = _real(self.params[0].detach()).dtype
+            make = torch.zeros if clear else torch.empty
+            self._buffer = make(self.size, rows, self.width, dtype=dtype, device=self.device)
+            if not clear:
+                self._fill(self._buffer, sum(self.lengths), self.size * self.width, None)
+        return self._buffer
+
+    def take_buffer(self, rows: int, clear: bool) -> Tensor:
+        """What is sent now, with zeros for parameters that were not given; a new one is made for the next pass."""
+        buffer = self.buffer(rows, clear)
+        for param, length in zip(self.params, self.lengths, strict=True):
+            if not clear and id(param) in self.missing:
+                start = self.offsets[id(param)]
+                self._fill(buffer, start, start + length, None)
+        self._buffer, self.missing = None, {id(param) for param in self.params}
+        return buffer
+
+    def _fill(
+        self,
+        buffer: Tensor,
+        start: int,
+        stop: int,
+        flat: Tensor | None,
+        factors: Tensor | None = None,
+        add: bool = False,
+    ) -> None:
+        """Columns from ``start`` to ``stop``, which lie in the slices of several processes; zero for None."""
+        at = start
+        while at < stop:
+            part, place = divmod(at, self.width)
+            count = min(self.width - place, stop - at)
+            target = buffer[part, :, place : place + count]
+            if flat is None:
+                target.zero_()
+            else:
+                source = flat[:, at - start : at - start + count].to(target.device)
+                if add:
+                    target += source if factors is None else source * factors
+                elif factors is None:
+                    target.copy_(source)
+                else:
+                    torch.mul(source, factors, out=target)
+            at += count
+
+    def write(self, param: Tensor, rows: Tensor, scales: Tensor | None, into: Tensor, add: bool = False) -> None:
+        """Put rows of shape ``(rows, *param)``, times factors, into so many rows of what is sent."""
+        flat = _real(rows.detach()).reshape(len(rows), -1)
+        factors = None if scales is None else scales.to(into)[:, None]
+        start = self.offsets[id(param)]
+        self._fill(into, start, start + flat.shape[1], flat, factors, add)
+
+    def unpack(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Each parameter with its gradient, from the columns of all processes."""
+        found = []
+        for param, length in zip(self.params, self.lengths, strict=True):
+            start = self.offsets[id(param)]
+            part = values[start : start + length].to(param.device)
+            if param.is_complex():
+                found.append((param, torch.view_as_complex(part.reshape(*param.shape, 2).contiguous())))
+            else:
+                found.append((param, part.reshape(param.shape)))
+        return found
+
+
+def _real(values: Tensor) -> Tensor:
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
+
+
+def _length(param: Tensor) -> int:
+    return param.numel() * (2 if param.is_complex() else 1)
+
+
+def buckets_of(params: Sequence[Tensor], rows: int, ranks: Ranks) -> list[Bucket]:
+    """Parameters of one dtype and device together, the last ones first: that is the order of a backward pass."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[list[Tensor]]] = {}
+    filled: dict[tuple[torch.dtype, torch.device], int] = {}
+    for param in reversed(params):
+        kind = (param.dtype, param.device)
+        length = _length(param) * rows * param.element_size()
+        if kind not in kinds or filled[kind] + length > BUCKET:
+            kinds.setdefault(kind, []).append([])
+            filled[kind] = 0
+        kinds[kind][-1].append(param)
+        filled[kind] += length
+    return [Bucket(part, ranks.size, ranks.device) for parts in kinds.values() for part in parts]

@@ -1,0 +1,172 @@
+"""Rows of the Jacobian, summed over processes while the backward pass goes on, of which each keeps a slice of columns.
+
+Parameters are gathered in buckets. As soon as the gradients of a bucket are there, its rows are sent: each process gets
+the sum over all of them, or the rows of all of them, for its slice of the bucket's columns. So a process holds
+``m n / R`` numbers and the bucket that it is working on, never its whole Jacobian. Buckets are sent in a fixed order,
+whatever the order in which their gradients come, so that all processes send the same at the same time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paretograd.autograd.products import combination, row_gramian
+from paretograd.distributed.buckets import BUCKET, Bucket, buckets_of
+from paretograd.distributed.ranks import Ranks
+
+#: How many bytes are on their way at a time, and how many buckets of the direction.
+_FLYING, _IN_FLIGHT = 2 * BUCKET, 2
+
+
+class Columns:
+    """The rows of some parameters, by columns.
+
+    Attributes:
+        m: how many rows there are in all.
+        failed: whether this process could not compute its part; what it sends since then is NaN.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        groups: Sequence[Sequence[Tensor]],
+        own: Sequence[Tensor],
+        counts: Sequence[int] | None,
+        m: int,
+    ) -> None:
+        """Make room.
+
+        Args:
+            ranks: the processes.
+            groups: parameters to aggregate.
+            own: parameters that get one gradient each, which is summed over processes.
+            counts: how many rows each process has, where these are other rows; None where all have the same, which are
+                summed.
+            m: how many rows there are in all.
+        """
+        self.ranks, self.m, self.counts = ranks, m, counts
+        mine = m if counts is None else counts[ranks.rank]
+        self.groups = [buckets_of(params, max(mine, 1), ranks) for params in groups]
+        self.own = buckets_of(own, 1, ranks)
+        self._order = [bucket for buckets in self.groups for bucket in buckets]
+        self._of = {id(param): bucket for bucket in [*self._order, *self.own] for param in bucket.params}
+        self._flights: deque[tuple[Any, Tensor]] = deque()
+        self.failed = False
+        self._joined = counts is not None  # a parameter's rows may come in several passes
+        self._next, self._first, self._rows = 0, 0, 0
+
+    def start(self, first: int, rows: int) -> None:
+        """Begin a pass over so many of this process's rows; each parameter may then be given once."""
+        self._next, self._first, self._rows = 0, first, rows
+
+    def give(self, param: Tensor, rows: Tensor, scales: Tensor | None, row: int = 0, last: bool = True) -> None:
+        """Rows of a parameter, ``(rows, *param)``; what is complete is sent.
+
+        Args:
+            param: the parameter.
+            rows: its rows.
+            scales: factors, one for each.
+            row: the place of the first one among those of this pass.
+            last: whether no more come for this parameter.
+        """
+        bucket = self._of[id(param)]
+        into = bucket.buffer(self._rows, self._joined)[:, row : row + len(rows)]
+        bucket.write(param, rows, scales, into)
+        if last:
+            bucket.missing.discard(id(param))
+            self._send_complete()
+
+    def give_own(self, param: Tensor, grad: Tensor, scale: float) -> None:
+        """The one gradient of a parameter that is not aggregated; what is given twice is added."""
+        scales = None if scale == 1.0 else torch.tensor([scale], dtype=torch.float64)
+        bucket = self._of[id(param)]
+        bucket.write(param, grad[None], scales, bucket.buffer(1, clear=True), add=True)
+
+    def _send_complete(self) -> None:
+        while self._next < len(self._order) and not self._order[self._next].missing:
+            self._send(self._order[self._next])
+            self._next += 1
+
+    def finish(self) -> None:
+        """Send what is left of a pass; parameters that no loss of this process reaches have zeros."""
+        while self._next < len(self._order):
+            self._send(self._order[self._next])
+            self._next += 1
+
+    def _send(self, bucket: Bucket) -> None:
+        buffer = bucket.take_buffer(self._rows, self._joined)
+        if self.failed:
+            buffer.fill_(torch.nan)
+        if bucket.kept is None:
+            bucket.kept = buffer.new_empty(self.m, bucket.width)
+        if self.counts is None:
+            output = bucket.kept[self._first : self._first + self._rows]
+            self._fly(self.ranks.reduce_scatter(output.reshape(-1), buffer.reshape(-1)), buffer)
+            return
+        received = [count * bucket.width for count in self.counts]
+        sent = [self._rows * bucket.width] * self.ranks.size
+        self._fly(self.ranks.all_to_all(bucket.kept.reshape(-1), buffer.reshape(-1), received, sent), buffer)
+
+    def _fly(self, work: Any, buffer: Tensor) -> None:
+        self._flights.append((work, buffer))
+        while self._flights and sum(each.nbytes for _, each in self._flights) > _FLYING:
+            self._flights.popleft()[0].wait()
+
+    def land(self) -> None:
+        """Send the gradients that are not aggregated, and wait for all that is on its way."""
+        for bucket in self.own:
+            buffer = bucket.take_buffer(1, clear=True)
+            bucket.kept = buffer.new_empty(1, bucket.width)
+            self._fly(self.ranks.reduce_scatter(bucket.kept.reshape(-1), buffer.reshape(-1)), buffer)
+        while self._flights:
+            self._flights.popleft()[0].wait()
+
+    def gramians(self, exact: bool = False) -> Tensor:
+        """What this process's columns add to the Gramian of each group, shape ``(groups, m, m)``, float64.
+
+        Args:
+            exact: multiply in float64.
+        """
+        total = torch.zeros(len(self.groups), self.m, self.m, dtype=torch.float64, device=self.ranks.device)
+        for part, buckets in zip(total, self.groups, strict=True):
+            for bucket in buckets:
+                assert bucket.kept is not None
+                part += row_gramian(bucket.kept.double() if exact else bucket.kept).to(part.device)
+        return total
+
+    def own_square(self) -> Tensor:
+        """Sum of the squares of the gradients that are not aggregated, as far as this process has them."""
+        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+        for bucket in self.own:
+            assert bucket.kept is not None
+            total += bucket.kept.double().square().sum().to(total.device)
+        return total
+
+    def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Each parameter with its gradient ``sum_k w_k g_k``, from the slices of all processes; these are given up."""
+        jobs = [(bucket, w) for buckets, w in zip(self.groups, weights, strict=True) for bucket in buckets]
+        jobs += [(bucket, torch.ones(1, dtype=torch.float64)) for bucket in self.own]
+        found: list[tuple[Tensor, Tensor]] = []
+        flights: deque[tuple[Any, Bucket, Tensor, Tensor]] = deque()
+
+        def land() -> None:
+            work, bucket, whole, _ = flights.popleft()
+            work.wait()
+            found.extend(bucket.unpack(whole))
+
+        for bucket, w in jobs:
+            assert bucket.kept is not None
+            part = combination(w, bucket.kept)
+            bucket.kept = None
+            whole = part.new_empty(self.ranks.size * bucket.width)
+            flights.append((self.ranks.all_gather(whole, part), bucket, whole, part))
+            if len(flights) > _IN_FLIGHT:
+                land()
+        while flights:
+            land()
+        return found

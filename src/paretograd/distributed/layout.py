@@ -1,0 +1,243 @@
+"""How the processes share a model: read from its parameters, or as the caller says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from paretograd.autograd.processes import Call, as_params
+from paretograd.distributed import wrappers
+from paretograd.distributed.ranks import Ranks
+from paretograd.distributed.wrappers import Sharded
+from paretograd.errors import ParameterError, ParetogradError
+
+Kind = Literal["data", "objectives", "sharded"]
+
+
+@dataclass
+class Layout:
+    """How the processes share a model.
+
+    Attributes:
+        kind: ``data`` for replicas with a batch each, ``objectives`` for replicas with some losses each, ``sharded``
+            for parameters that are DTensors.
+        ranks: the processes.
+        params: what may be filled, in an order that is the same on all of them; None for what the losses reach.
+        records: of all parameters under `fully_shard` that the losses reach, by the ``id`` of their shard.
+        shard_of: the shard of each parameter that was given whole, by the ``id`` of the latter.
+    """
+
+    kind: Kind
+    ranks: Ranks
+    params: list[Tensor] | None = None
+    records: dict[int, Sharded] = field(default_factory=dict)
+    shard_of: dict[int, Tensor] = field(default_factory=dict)
+
+    def target(self, param: Tensor) -> Tensor:
+        """What holds the ``.grad`` of a parameter."""
+        return self.shard_of.get(id(param), param)
+
+    def leaf(self, target: Tensor) -> Tensor:
+        """What the graph holds of it."""
+        record = self.records.get(id(target))
+        return target if record is None or record.leaf is None else record.leaf
+
+
+class UnknownLayoutError(ParameterError):
+    """Nothing says how the processes share the model, so that nobody else can be told either."""
+
+
+def find(call: Call, leaves: Sequence[Tensor]) -> Layout | None:
+    """How the processes share the model that the losses came from; None if this one works alone.
+
+    Args:
+        call: the call.
+        leaves: what the losses reach; empty where there are none.
+    """
+    if call.parallel == "none":
+        return None
+    if isinstance(call.params, nn.Module):
+        wrappers.know(call.params)
+    wrappers.check_no_old_fsdp(leaves)
+    given = _flat(call)
+    if call.parallel == "objectives":
+        return _objectives(call, given, leaves)
+    several = dist.get_world_size(call.process_group) > 1
+    if call.parallel == "data":
+        return Layout("data", Ranks([_group(call)]), given) if several else None
+    sharded = _sharded(given, leaves)
+    if sharded is not None:
+        return sharded
+    if not several:
+        return None
+    modules = wrappers.ddp_modules(given or leaves)
+    if not modules and not leaves:
+        return None
+    return _data(modules, given, leaves)
+
+
+def fallback(call: Call, last: Ranks | None) -> Ranks | None:
+    """Whom to tell of an error that came before the layout was known; None if there is nobody for certain.
+
+    Args:
+        call: the call.
+        last: the processes of the last call.
+    """
+    if call.process_group is not None or call.parallel != "auto":
+        return Ranks([_group(call)])
+    try:
+        layout = find(call, []) if call.params is not None else None
+    except ParetogradError:
+        layout = None
+    if layout is not None:
+        return layout.ranks
+    if last is not None and last.alive:
+        return last
+    for _ in range(2):
+        groups = [module.process_group for module in wrappers.ddp_modules()]
+        if groups:
+            return Ranks([groups[0]]) if all(group is groups[0] for group in groups) else None
+        meshes = [each.state.sharded_param.device_mesh for each in wrappers.sharded_params()]
+        if meshes:
+            return Ranks.of_mesh(max(meshes, key=lambda mesh: int(mesh.size())))
+        wrappers.look_up()
+    return None
+
+
+def _flat(call: Call) -> list[Tensor] | None:
+    """The parameters that were given, without their groups."""
+    given = as_params(call.params)
+    if given is None:
+        return None
+    flat = [given] if isinstance(given, Tensor) else list(given)
+    return [param for item in flat for param in ([item] if isinstance(item, Tensor) else item)]
+
+
+def _group(call: Call) -> Any:
+    return dist.group.WORLD if call.process_group is None else call.process_group
+
+
+def _objectives(call: Call, given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout | None:
+    group = _group(call)
+    if given is None:
+        modules = wrappers.ddp_modules(leaves)
+        if len(modules) != 1:
+            raise ParameterError(
+                "parallel='objectives' needs params: the losses of one process may not reach all parameters. Give the "
+                "model, or the same list of its parameters on every process"
+            )
+        given = [param for param in modules[0].parameters() if param.requires_grad]
+    if any(_is_dtensor(param) for param in given):
+        raise ParameterError("parallel='objectives' takes parameters that every process holds whole, no DTensors")
+    return Layout("objectives", Ranks([group]), given) if dist.get_world_size(group) > 1 else None
+
+
+def _is_dtensor(tensor: Tensor) -> bool:
+    return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def _sharded(given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout | None:
+    """For parameters under `fully_shard`, and DTensors; None if there are neither."""
+    chosen = leaves if given is None else given
+    records = _records(chosen)
+    if not records and chosen and not wrappers.ddp_modules(chosen) and not wrappers.is_bare(chosen[0]):
+        wrappers.look_up()
+        records = _records(chosen)
+        alone = dist.get_world_size() == 1 or any(map(_is_dtensor, chosen))
+        if not records and alone:  # the others may be wrapped later
+            wrappers.note_bare(chosen)
+    if not records and not any(map(_is_dtensor, chosen)):
+        return None
+    if wrappers.ddp_modules(chosen):
+        raise ParameterError(
+            "the model is under DistributedDataParallel and has DTensor parameters, which is not supported; use "
+            "fully_shard on a mesh of two dimensions"
+        )
+    params = list({id(shard): shard for shard in (_shard_of(param, records) for param in chosen)}.values())
+    records |= _records(leaves)  # those that were not chosen, too, as the passes fill them
+    by_shard = {id(each.shard): each for each in records.values()}
+    meshes = [param.device_mesh for param in params if _is_dtensor(param)]  # type: ignore[attr-defined]
+    largest = max(meshes, key=lambda mesh: mesh.size())
+    _check_mesh(largest, [param for param in params if not _is_dtensor(param)], bool(by_shard))
+    if any(mesh.size() != largest.size() for mesh in meshes) and largest.size() != dist.get_world_size():
+        raise ParameterError("the parameters lie on meshes of different sizes, none of which has all processes")
+    shard_of = {key: each.shard for key, each in records.items()}
+    return Layout("sharded", Ranks.of_mesh(largest), params, by_shard, shard_of)
+
+
+def _records(chosen: Sequence[Tensor]) -> dict[int, Sharded]:
+    """Records of chosen parameters under `fully_shard`, by the ``id`` of what was chosen: the shard or the whole."""
+    wanted, found = {id(param) for param in chosen}, {}
+    for each in wrappers.sharded_params():
+        for tensor in (each.shard, each.leaf):
+            if tensor is not None and id(tensor) in wanted:
+                found[id(tensor)] = each
+    return found
+
+
+def _shard_of(param: Tensor, records: dict[int, Sharded]) -> Tensor:
+    return records[id(param)].shard if id(param) in records else param
+
+
+def _check_mesh(mesh: Any, plain: Sequence[Tensor], wrapped: bool) -> None:
+    """Raise where nothing says what happens along some dimension of the mesh, or with some parameter."""
+    if wrapped and plain:
+        raise ParameterError(
+            f"the losses reach {len(plain)} tensors that are not under fully_shard, the first of shape "
+            f"{tuple(plain[0].shape)}, and nothing averages their gradients over the processes. Shard them, too, or "
+            "name the parameters in params"
+        )
+    root = _root_of(mesh)
+    if not wrapped and root.size() > mesh.size():
+        raise ParameterError(
+            f"the parameters are sharded over {mesh.size()} of the {root.size()} processes of a mesh, and nothing says "
+            "how the others take part. Apply fully_shard along the other dimension"
+        )
+
+
+def _root_of(mesh: Any) -> Any:
+    """The mesh that a mesh is a part of; itself if it is whole."""
+    if hasattr(mesh, "_get_root_mesh"):
+        return mesh._get_root_mesh()
+    from torch.distributed import device_mesh
+
+    return device_mesh._mesh_resources.get_root_mesh(mesh)
+
+
+def _data(modules: list[DistributedDataParallel], given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout:
+    """For replicas under DistributedDataParallel."""
+    if not modules:
+        raise UnknownLayoutError(
+            f"torch.distributed has {dist.get_world_size()} processes, and nothing says how they share this model: it "
+            "is not under DistributedDataParallel or fully_shard, and has no DTensor parameters. Pass the wrapped "
+            "model as params, or parallel='data' (the same parameters and another batch on each process), "
+            "'objectives' (other losses on each process) or 'none' (this process works alone)"
+        )
+    group = modules[0].process_group
+    if any(module.process_group is not group for module in modules):
+        raise ParameterError("the parameters are under DistributedDataParallel modules of different process groups")
+    for module in modules:
+        if module.static_graph or getattr(module, "mixed_precision", None) is not None:
+            raise ParameterError(
+                "DistributedDataParallel with static_graph=True or mixed_precision is not supported; leave them out, "
+                "and use torch.autocast"
+            )
+    if given is not None:
+        return Layout("data", Ranks([group]), given)
+    order = {id(leaf): place for place, leaf in enumerate(leaves)}
+    modules = sorted(modules, key=lambda module: min(order.get(id(p), len(order)) for p in module.parameters()))
+    params: list[Tensor] = [param for module in modules for param in module.parameters() if param.requires_grad]
+    inside = {id(param) for param in params}
+    outside = [leaf for leaf in leaves if id(leaf) not in inside]
+    if outside:
+        raise ParameterError(
+            f"the losses reach {len(outside)} tensors outside the DistributedDataParallel module, the first of shape "
+            f"{tuple(outside[0].shape)}, and nothing keeps them equal on all processes. Name the parameters to fill in "
+            "params"
+        )
+    return Layout("data", Ranks([group]), params)

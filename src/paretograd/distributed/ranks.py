@@ -1,0 +1,104 @@
+"""The processes that share a model, and what they send to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+#: Torch renames these two.
+_REDUCE_SCATTER = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+_ALL_GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+
+
+class _Sum:
+    """Parts on their way from all processes, which are added up when they are waited for."""
+
+    def __init__(self, work: Any, received: Tensor, output: Tensor, size: int) -> None:
+        self._work, self._received, self._output, self._size = work, received, output, size
+
+    def wait(self) -> None:
+        self._work.wait()
+        torch.sum(self._received.reshape(self._size, -1), dim=0, out=self._output)
+
+
+class Ranks:
+    """Some processes, this one among them.
+
+    Attributes:
+        groups: process groups that together join all of them: one, or one for each dimension of a mesh.
+        size: how many processes there are.
+    """
+
+    def __init__(self, groups: Sequence[Any]) -> None:
+        self.groups = list(groups)
+        self.size = 1
+        for group in self.groups:
+            self.size *= dist.get_world_size(group)
+
+    @classmethod
+    def of_mesh(cls, mesh: Any) -> Ranks:
+        """The processes of a device mesh: in one group where they are all that there are."""
+        if mesh.size() == dist.get_world_size():
+            return cls([dist.group.WORLD])
+        return cls([mesh.get_group(dim) for dim in range(mesh.ndim)])
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """By what they are known again in this process."""
+        return tuple(id(group) for group in self.groups)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the groups were not destroyed since."""
+        try:
+            return all(dist.get_rank(group) >= 0 for group in self.groups)
+        except (ValueError, RuntimeError):
+            return False
+
+    @property
+    def rank(self) -> int:
+        """This process's number among those of a single group."""
+        return dist.get_rank(self.groups[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Where small tensors must lie that are sent."""
+        if all("gloo" in str(dist.get_backend(group)) for group in self.groups):
+            return torch.device("cpu")
+        return torch.device("cuda", torch.cuda.current_device())
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all processes, the same on each of them to the last bit."""
+        total = values.detach().to(self.device, copy=True)
+        for group in self.groups:
+            dist.all_reduce(total, group=group)
+        return total
+
+    def gather(self, item: Any) -> list[Any]:
+        """A small object of every process, in their order; for what happens rarely."""
+        found = [item]
+        for group in reversed(self.groups):
+            parts: list[Any] = [None] * dist.get_world_size(group)
+            dist.all_gather_object(parts, found, group=group)
+            found = [entry for part in parts for entry in part]
+        return found
+
+    def reduce_scatter(self, output: Tensor, values: Tensor) -> Any:
+        """Start to sum ``values``, of which every process gets its part in ``output``."""
+        if str(dist.get_backend(self.groups[0])) == "gloo":  # which sends twice as much as it must for this
+            received = torch.empty_like(values)
+            work = dist.all_to_all_single(received, values, group=self.groups[0], async_op=True)
+            return _Sum(work, received, output, self.size)
+        return getattr(dist, _REDUCE_SCATTER)(output, values, group=self.groups[0], async_op=True)
+
+    def all_to_all(self, output: Tensor, values: Tensor, received: list[int], sent: list[int]) -> Any:
+        """Start to send each process its part of ``values``."""
+        return dist.all_to_all_single(output, values, received, sent, group=self.groups[0], async_op=True)
+
+    def all_gather(self, output: Tensor, part: Tensor) -> Any:
+        """Start to join the parts of all processes."""
+        return getattr(dist, _ALL_GATHER)(output, part, group=self.groups[0], async_op=True)

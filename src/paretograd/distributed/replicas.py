@@ -1,0 +1,162 @@
+"""Parameters that every process holds whole: DistributedDataParallel, and processes with losses of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from paretograd.autograd.choice import is_private
+from paretograd.autograd.engine import present
+from paretograd.autograd.graph import Graph
+from paretograd.autograd.products import rounding
+from paretograd.autograd.rows import dense, not_finite, release, weighted_gradients
+from paretograd.autograd.source import Losses, Source, at_losses, below_heads
+from paretograd.distributed.buckets import BUCKET
+from paretograd.distributed.columns import Columns
+from paretograd.distributed.ranks import Ranks
+from paretograd.distributed.stream import Taker, stream
+
+Answer = TypeVar("Answer")
+
+
+class ReplicaRows:
+    """The rows of the Jacobian over the parameters of replicas, by columns.
+
+    Attributes:
+        eps: rounding of the Gramian's entries, relative to the norms of the gradients.
+        problem: what went wrong in this process, where the others went on.
+        unbatchable: whether the batched pass failed, so that one loss after the other should be tried.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        losses: Losses,
+        graph: Graph,
+        groups: Sequence[Sequence[Tensor]],
+        own: Sequence[Tensor],
+        counts: Sequence[int] | None,
+        scales: Tensor,
+        chunk: int | None,
+        batched: bool,
+    ) -> None:
+        """Differentiate, and send.
+
+        Args:
+            ranks: the processes.
+            losses: this process's losses.
+            graph: their graph, which is kept.
+            groups: parameters to aggregate.
+            own: parameters that get the sum of the gradients of their losses.
+            counts: how many losses each process has, where they are different ones.
+            scales: what this process's part of each row is multiplied by, shape ``(losses,)``.
+            chunk: how many losses to differentiate at a time.
+            batched: whether passes may be batched.
+        """
+        self._losses, self._graph, self._scales = losses, graph, scales
+        self._mine = [param for group in groups for param in group if id(param) in graph.reached_by]
+        self._own = [param for param in own if id(param) in graph.reached_by]
+        everything = [param for group in groups for param in group]
+        m = len(losses) if counts is None else sum(counts)
+        self.eps = max((rounding(param) for param in everything), default=2e-16)
+        self.columns = Columns(ranks, groups, own, counts, m)
+        self.problem: Exception | None = None
+        self.unbatchable = False
+        largest = max((param.numel() for param in everything), default=1)
+        rows = _rows_at_a_time(m, sum(p.numel() for p in everything), largest, ranks.size) if chunk is None else chunk
+        self._differentiate(rows if counts is None else chunk or len(losses), batched)
+
+    def _differentiate(self, rows: int, batched: bool) -> None:
+        count, columns = len(self._losses), self.columns
+        joined = columns.counts is not None  # rows that are not summed travel all at once
+        rows = rows if batched else 1
+        source = self._attempt(self._start) if count else None
+        if joined:
+            columns.start(0, count)
+        for first in range(0, count, max(rows, 1)):
+            size = min(rows, count - first)
+            if not joined:
+                columns.start(first, size)
+            if source is not None and self._mine and not columns.failed:
+                take = self._taker(first, size, joined)
+                self._attempt(partial(stream, source, self._mine, take, first, size, batched=size > 1), size > 1)
+            if not joined:
+                columns.finish()
+        if joined:
+            columns.finish()
+        columns.land()
+
+    def _taker(self, first: int, size: int, joined: bool) -> Taker:
+        """Hands rows on, with their factors; of those that travel at once the last ones complete a parameter."""
+        scales, last = self._scales[first : first + size], first + size == len(self._losses)
+
+        def take(param: Tensor, found: Tensor) -> None:
+            self.columns.give(param, found, scales, first if joined else 0, last or not joined)
+
+        return take
+
+    def _attempt(self, call: Callable[[], Answer], batched: bool = False) -> Answer | None:
+        """What a call answers; None if it fails, which the others are told in time."""
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the others must not wait in vain
+            self._fail(error)
+            self.unbatchable = batched and isinstance(error, RuntimeError)
+            return None
+
+    def _fail(self, error: Exception) -> None:
+        """From here on, send NaN: the others wait for as many messages as were agreed on, and will see it."""
+        self.columns.failed, self.problem = True, error
+
+    def _start(self) -> Source:
+        """Where the passes start; gradients of parameters that are not aggregated are given on the way."""
+        losses, graph, reached = self._losses, self._graph, self._graph.reached_by
+        private = [param for param in self._own if is_private(param, reached)]
+        above = any(is_private(param, reached) for param in self._mine)
+        heads = None if above else below_heads(losses, graph, private)
+        rest = self._own
+        if heads is not None:
+            for param, grad in present(private, heads[1]):
+                loss = reached[id(param)].bit_length() - 1
+                self.columns.give_own(param, dense(grad), float(self._scales[loss]))
+            rest = [param for param in self._own if not is_private(param, reached)]
+        if rest:
+            for param, grad in present(rest, weighted_gradients(losses, rest, self._scales)):
+                self.columns.give_own(param, dense(grad), 1.0)
+        return at_losses(losses) if heads is None else heads[0]
+
+    def gramians(self, exact: bool) -> Tensor:
+        """What this process adds to the Gramian of each group; NaN where something went wrong."""
+        total = self.columns.gramians(exact)
+        if not bool(torch.isfinite(self.columns.own_square())) or self.problem is not None:
+            total.fill_(torch.nan)
+        return total
+
+    def bad_losses(self) -> list[int]:
+        """Losses of this process whose own gradients are not finite."""
+        params = [*self._mine, *self._own]
+        return not_finite(self._losses, params) if params and len(self._losses) else []
+
+    def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Each parameter with its gradient, the same on all processes."""
+        return self.columns.combine(weights)
+
+    def release(self) -> None:
+        """Free the graph."""
+        if len(self._losses):
+            release(self._losses, self._graph.leaves)
+
+
+def _rows_at_a_time(m: int, total: int, largest: int, size: int) -> int:
+    """How many losses to differentiate at a time, so that memory on the way is small beside what is kept, ``m n / R``.
+
+    The rows of a parameter are there up to three times: as they come, as they are sent, and as they are received; so
+    they take at most 3/16 of it. On the CPU fewer rows at a time are faster, too.
+    """
+    if m * total * 8 <= BUCKET:
+        return m
+    return max(1, min(m, m * total // (16 * size * max(largest, 1))))

@@ -1,0 +1,163 @@
+"""`backward` and `gramian` on several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paretograd.autograd.backward import accumulate
+from paretograd.autograd.processes import Call
+from paretograd.autograd.rows import note_unbatchable
+from paretograd.autograd.step import Step
+from paretograd.distributed.agreement import raise_together, remember
+from paretograd.distributed.prepare import Work, prepare
+from paretograd.distributed.replicas import ReplicaRows
+from paretograd.distributed.shards import ShardRows
+from paretograd.errors import NonFiniteGradientError
+from paretograd.geometry.gramian import as_array
+
+#: Squared norms outside these lose digits, or all, in sums of float32 products.
+_SMALL, _LARGE = 1e-20, 1e30
+
+Rows = ReplicaRows | ShardRows
+
+
+def backward(call: Call) -> Step | None:
+    """As `paretograd.backward`; None if the call is this process's own affair."""
+    work = prepare(call)
+    if work is None:
+        return None
+    aggregator, ranks = call.aggregator, work.layout.ranks
+    assert aggregator is not None
+    with torch.no_grad(), torch.autocast(work.device.type, enabled=False):
+        try:
+            rows, gramians = _differentiate(work, call)
+        except _NotFiniteError as found:
+            if call.nonfinite == "raise":
+                raise NonFiniteGradientError(found.objectives) from None
+            return _propagate(found.rows, work, call)
+        with aggregator.one_step():
+            steps = []
+            for gramian in gramians:
+                outcome = aggregator._outcome(as_array(gramian), rows.eps)
+                weights = torch.from_numpy(outcome.weights).to(work.device)
+                steps.append(Step(weights, gramian.to(work.device), aggregator, eps=rows.eps))
+            found_grads = rows.combine([step.weights for step in steps])
+        remember(ranks, aggregator)
+        _fill(found_grads, rows, call)
+    return steps[0] if len(steps) == 1 else Step.of_groups(steps)
+
+
+def gramian(call: Call) -> Tensor | None:
+    """As `paretograd.gramian`; None if the call is this process's own affair."""
+    work = prepare(call)
+    if work is None:
+        return None
+    with torch.no_grad(), torch.autocast(work.device.type, enabled=False):
+        try:
+            _, gramians = _differentiate(work, call)
+        except _NotFiniteError as found:
+            raise NonFiniteGradientError(found.objectives) from None
+    return gramians.sum(dim=0).to(work.device)
+
+
+class _NotFiniteError(Exception):
+    """Rows that hold NaN or infinity."""
+
+    def __init__(self, rows: Rows, objectives: list[int]) -> None:
+        super().__init__()
+        self.rows, self.objectives = rows, objectives
+
+
+def _differentiate(work: Work, call: Call) -> tuple[Rows, Tensor]:
+    """The rows, and the Gramians of all groups, which are the same on every process."""
+    rows = _rows(work, call, work.batched)
+    total = _summed(work, rows, exact=False)
+    if not np.isfinite(as_array(total)).all():
+        told = work.layout.ranks.gather(rows.unbatchable)
+        if any(told):
+            note_unbatchable(work.graph.operations)
+            rows = _rows(work, call, batched=False)
+            total = _summed(work, rows, exact=False)
+    if not np.isfinite(as_array(total)).all():
+        raise_together(work.layout.ranks, rows.problem)
+    if rows.eps > 1e-15 and _leaves_range(total):
+        total = _summed(work, rows, exact=True)
+    if not np.isfinite(as_array(total)).all():
+        raise _NotFiniteError(rows, _at_fault(work, rows, total))
+    return rows, total
+
+
+def _rows(work: Work, call: Call, batched: bool) -> Rows:
+    ranks = work.layout.ranks
+    if work.layout.kind == "sharded":
+        return ShardRows(
+            ranks,
+            work.losses,
+            work.graph,
+            work.groups,
+            work.own,
+            work.reached,
+            work.layout.records,
+            work.scales,
+            call.retain_graph,
+        )
+    return ReplicaRows(
+        ranks, work.losses, work.graph, work.groups, work.own, work.counts, work.scales, call.chunk, batched
+    )
+
+
+def _summed(work: Work, rows: Rows, exact: bool) -> Tensor:
+    """The Gramians, summed over processes: their upper halves, as they are symmetric."""
+    parts = rows.gramians(exact)
+    upper = torch.triu_indices(work.m, work.m, device=parts.device)
+    halves = (0.5 * (parts + parts.mT))[:, upper[0], upper[1]]
+    total = work.layout.ranks.sum(halves)
+    whole = torch.zeros_like(parts)
+    whole[:, upper[0], upper[1]] = total
+    whole[:, upper[1], upper[0]] = total
+    return whole
+
+
+def _leaves_range(gramians: Tensor) -> bool:
+    """Whether float32 sums may have lost digits."""
+    arrays = as_array(gramians)
+    squares, largest = arrays.diagonal(axis1=1, axis2=2), abs(arrays).max(axis=2, initial=0.0)
+    return bool((~(squares <= _LARGE) | ((squares < _SMALL) & (largest > 0.0))).any())
+
+
+def _at_fault(work: Work, rows: Rows, gramians: Tensor) -> list[int]:
+    """The objectives whose gradients are not finite, from what all processes know."""
+    told: list[list[int]] = work.layout.ranks.gather(rows.bad_losses())
+    first, bad = 0, set()
+    for number, each in enumerate(told):
+        bad |= {first + k for k in each}
+        first += work.counts[number] if work.counts is not None else 0
+    if bad:
+        return sorted(bad)
+    fine = torch.isfinite(gramians).diagonal(dim1=1, dim2=2).all(dim=0)
+    return (~fine).nonzero().flatten().tolist()
+
+
+def _propagate(rows: Rows, work: Work, call: Call) -> Step:
+    """The gradients of the sum, which hold what is not finite, and a step that has no weights."""
+    ones = torch.ones(work.m, dtype=torch.float64)
+    _fill(rows.combine([ones for _ in work.groups]), rows, call)
+    unknown = torch.full((work.m, work.m), torch.nan, dtype=torch.float64)
+    assert call.aggregator is not None
+    steps = [Step(unknown[0], unknown, call.aggregator) for _ in work.groups]
+    return steps[0] if len(steps) == 1 else Step.of_groups(steps)
+
+
+def _fill(found: Sequence[tuple[Tensor, Tensor]], rows: Rows, call: Call) -> None:
+    """Write the gradients, when nothing can go wrong any more."""
+    if not call.retain_graph:
+        rows.release()
+    whole = [(param, grad) for param, grad in found if not hasattr(grad, "placements")]
+    accumulate(whole)
+    for param, grad in found:
+        if hasattr(grad, "placements"):
+            param.grad = grad if param.grad is None else param.grad + grad

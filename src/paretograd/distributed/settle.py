@@ -1,0 +1,83 @@
+"""From what each process sees to what all of them do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paretograd.distributed.agreement import View, same
+from paretograd.distributed.layout import Layout
+from paretograd.errors import ParameterError
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What all processes agreed on.
+
+    Attributes:
+        counts: how many losses each process has.
+        reached: for each parameter, a bit for every loss of any process that reaches it.
+        batched: whether backward passes may be batched.
+    """
+
+    counts: list[int]
+    reached: tuple[int, ...]
+    batched: bool
+
+
+def settle(kind: str | None, views: list[View]) -> Settled:
+    """What all processes do, from what each of them sees."""
+    counts = [view.m for view in views]
+    if kind != "objectives":
+        same("the number of losses", counts)
+    for what in views[0].options:
+        same(what, [view.options[what] for view in views])
+    same("the parameters, by shape and dtype", [view.shapes for view in views])
+    if kind == "sharded":
+        same("which loss reaches which parameter, which sharding needs", [view.reached for view in views])
+    reached, first = [0] * len(views[0].reached), 0
+    for view in views:
+        reached = [bits | more << first for bits, more in zip(reached, view.reached, strict=True)]
+        first += view.m if kind == "objectives" else 0
+    if not any(reached):
+        raise ParameterError(
+            f"no loss reaches any of the {len(reached)} params. Are they those of the model that computed the losses, "
+            "and do they require gradients?"
+        )
+    return Settled(counts, tuple(reached), all(view.batched for view in views))
+
+
+def scales(layout: Layout, count: int, samples: int | Sequence[int] | None, total: int) -> Tensor:
+    """What this process's part of each row is multiplied by: its share of the samples, or of the processes.
+
+    `fully_shard` divides by the number of processes itself.
+
+    Args:
+        layout: how the processes share the model.
+        count: how many losses this one has.
+        samples: how many samples it has, for all of them or for each.
+        total: how many all processes have, where there is one number.
+    """
+    kind, ranks = layout.kind, layout.ranks
+    ones = torch.ones(count, dtype=torch.float64)
+    if kind == "objectives":
+        return ones
+    divided = ranks.size if kind == "sharded" else 1
+    if samples is None:
+        return ones * divided / ranks.size
+    if isinstance(samples, int):
+        mine, everyone = ones * samples, ones * total
+    else:
+        mine = torch.tensor(list(samples), dtype=torch.float64)
+        everyone = ranks.sum(mine).cpu()
+    _check_counts(everyone)
+    return mine * divided / everyone
+
+
+def _check_counts(everyone: Tensor) -> None:
+    empty: Sequence[int] = (everyone == 0).nonzero().flatten().tolist()
+    if empty:
+        raise ParameterError(f"samples: no process has samples for objective {', '.join(map(str, empty))}")

@@ -1,0 +1,224 @@
+"""Parameters of which every process holds a part: `fully_shard`, and the DTensors of tensor parallelism.
+
+Each loss gets a backward pass of its own through torch's engine, which averages over the processes what it averages in
+plain training, and leaves each of them its shard of the row. So rows are never whole, the Gramian is a sum of products
+of shards, and the direction is a sum of shards: nothing but the Gramian is sent beyond those passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paretograd.autograd.graph import Graph
+from paretograd.autograd.products import combination, rounding, row_gramian
+from paretograd.autograd.source import Losses
+from paretograd.distributed.ranks import Ranks
+from paretograd.distributed.wrappers import Sharded
+from paretograd.errors import ParameterError
+
+
+class ShardRows:
+    """The rows of the Jacobian, of which every process holds its shards.
+
+    Attributes:
+        eps: rounding of the Gramian's entries, relative to the norms of the gradients.
+        problem: None: what goes wrong within torch's own communication cannot be told to the others.
+        unbatchable: False.
+    """
+
+    problem: Exception | None = None
+    unbatchable = False
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        losses: Losses,
+        graph: Graph,
+        groups: Sequence[Sequence[Tensor]],
+        own: Sequence[Tensor],
+        reached: Mapping[int, int],
+        records: Mapping[int, Sharded],
+        scales: Tensor,
+        retain_graph: bool,
+    ) -> None:
+        """Differentiate.
+
+        Args:
+            ranks: the processes.
+            losses: m losses.
+            graph: their graph.
+            groups: parameters to aggregate.
+            own: parameters that get the sum of the gradients of their losses.
+            reached: for each of these, by ``id``, a bit for every loss that reaches it.
+            records: those under `fully_shard`, by ``id``.
+            scales: what this process's part of each row is multiplied by, before it is averaged.
+            retain_graph: whether to keep the graph.
+        """
+        self._ranks, self._groups, self._own, self._m = ranks, groups, own, len(losses)
+        self._reached, self._alone = reached, {id(param) for param in own}
+        self._params = [*(param for group in groups for param in group), *own]
+        self.eps = max((rounding(local(param)) for group in groups for param in group), default=2e-16)
+        self._rows: dict[int, Tensor] = {}
+        touched = [*self._params, *graph.leaves, *(record.shard for record in records.values())]
+        with _set_aside(touched), _synchronised(records.values()):
+            for k in range(self._m):
+                last = k == self._m - 1
+                for tensor in touched:
+                    tensor.grad = None
+                with _gathered(records.values(), last):
+                    _backward(losses, k, float(scales[k]), retain_graph or not last)
+                self._take(k)
+
+    def _take(self, k: int) -> None:
+        """Keep the shards of row k."""
+        for param in self._params:
+            if param.grad is None:
+                continue
+            grad = local(_as_placed(param.grad, param))
+            param.grad = None
+            if id(param) not in self._rows:
+                rows = 1 if id(param) in self._alone else self._m
+                self._rows[id(param)] = grad.new_zeros(rows, *grad.shape)
+            if id(param) in self._alone:
+                self._rows[id(param)] += grad
+            else:
+                self._rows[id(param)][k] = grad
+
+    def gramians(self, exact: bool) -> Tensor:
+        """What this process's shards add to the Gramian of each group, shape ``(groups, m, m)``, float64."""
+        total = torch.zeros(len(self._groups), self._m, self._m, dtype=torch.float64, device=self._ranks.device)
+        for part, params in zip(total, self._groups, strict=True):
+            for param in params:
+                rows = self._rows.get(id(param))
+                if rows is not None:
+                    products = row_gramian(rows.double() if exact else rows)
+                    part += products.to(part.device) / _copies(param, self._ranks.size)
+        if any(not self._is_finite(param) for param in self._own):
+            total.fill_(torch.nan)
+        return total
+
+    def _is_finite(self, param: Tensor) -> bool:
+        rows = self._rows.get(id(param))
+        return rows is None or bool(torch.isfinite(rows).all())
+
+    def bad_losses(self) -> list[int]:
+        """Losses with a row whose shards here are not finite."""
+        bad = set()
+        for params in self._groups:
+            for rows in (self._rows[id(param)] for param in params if id(param) in self._rows):
+                bad |= set((~torch.isfinite(rows.flatten(1)).all(dim=1)).nonzero().flatten().tolist())
+        for param in self._own:
+            if not self._is_finite(param):
+                bad |= {k for k in range(self._m) if self._reached[id(param)] >> k & 1}
+        return sorted(bad)
+
+    def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Each parameter with its gradient: shards of shards."""
+        found = []
+        one = torch.ones(1, dtype=torch.float64)
+        jobs = [(param, w) for params, w in zip(self._groups, weights, strict=True) for param in params]
+        for param, w in [*jobs, *((param, one) for param in self._own)]:
+            rows = self._rows.pop(id(param), None)
+            if rows is not None:
+                found.append((param, _like(combination(w, rows), param)))
+        return found
+
+    def release(self) -> None:
+        """The last pass freed the graph."""
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This process's part of a DTensor; anything else as it is."""
+    inner = getattr(tensor, "_local_tensor", None)
+    return tensor if inner is None else inner
+
+
+def _as_placed(grad: Any, param: Any) -> Tensor:
+    """A gradient that is laid out as its parameter is: sums over processes may be left open."""
+    if hasattr(grad, "placements") and tuple(grad.placements) != tuple(param.placements):
+        grad = grad.redistribute(placements=param.placements)
+    return grad  # type: ignore[no-any-return]
+
+
+def _like(part: Tensor, param: Any) -> Tensor:
+    """A shard as a DTensor that is laid out as the parameter."""
+    if not hasattr(param, "placements"):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part, param.device_mesh, param.placements, run_check=False, shape=param.shape, stride=param.stride()
+    )
+
+
+def _copies(param: Any, size: int) -> int:
+    """How many of the processes hold the same part of a parameter."""
+    shards = 1
+    if hasattr(param, "placements"):
+        for dim, placement in enumerate(param.placements):
+            if not placement.is_replicate():
+                shards *= param.device_mesh.size(dim)
+    return size // shards
+
+
+def _backward(losses: Losses, k: int, scale: float, retain_graph: bool) -> None:
+    """One loss's pass, through the hooks of the engine."""
+    if isinstance(losses, Tensor):
+        seed = torch.zeros_like(losses)
+        seed[k] = scale
+        torch.autograd.backward([losses], [seed], retain_graph=retain_graph)
+    else:
+        torch.autograd.backward([losses[k]], [torch.full_like(losses[k], scale)], retain_graph=retain_graph)
+
+
+@contextmanager
+def _set_aside(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Give every tensor its ``.grad`` back, whatever happens."""
+    before = [(tensor, tensor.grad) for tensor in tensors]
+    try:
+        yield
+    finally:
+        for tensor, grad in before:
+            tensor.grad = grad
+
+
+@contextmanager
+def _gathered(records: Any, last: bool) -> Iterator[None]:
+    """Keep parameters whole until the last pass, where they are kept from the forward to the backward pass anyway.
+
+    Others are gathered again in each pass, as `fully_shard` was told to.
+    """
+    groups = {id(record.group): record.group for record in records}.values()
+    kept = [group for group in groups if not last and not group._reshard_after_forward and group.reshard_after_backward]
+    try:
+        for group in kept:
+            group.reshard_after_backward = False
+        yield
+    finally:
+        for group in kept:
+            group.reshard_after_backward = True
+
+
+@contextmanager
+def _synchronised(records: Any) -> Iterator[None]:
+    """Let `fully_shard` average every row, also where its own accumulation is on."""
+    groups = {id(record.group): record.group for record in records}.values()
+    for record in records:
+        if record.state.unsharded_accumulated_grad is not None:
+            raise ParameterError(
+                "a backward pass with set_requires_gradient_sync(False) left gradients that are not averaged yet; make "
+                "a pass that averages them first"
+            )
+    before = [(group, group.reduce_grads, group.all_reduce_grads) for group in groups]
+    try:
+        for group in groups:
+            group.reduce_grads = group.all_reduce_grads = True
+        yield
+    finally:
+        for group, reduce, all_reduce in before:
+            group.reduce_grads, group.all_reduce_grads = reduce, all_reduce

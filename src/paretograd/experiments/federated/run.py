@@ -1,0 +1,150 @@
+"""Running a federated study: run after run, in a folder that can be resumed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paretograd.errors import InputError
+from paretograd.experiments.checkpoint import Checkpoints, checked_interval
+from paretograd.experiments.config import read_config
+from paretograd.experiments.device import Device, device_name, find_device
+from paretograd.experiments.federated import table
+from paretograd.experiments.federated.federation import Federations
+from paretograd.experiments.federated.folder import FederatedFolder
+from paretograd.experiments.federated.plan import Case, Run
+from paretograd.experiments.federated.result import RunResult, result_of
+from paretograd.experiments.federated.study import FederatedStudy
+from paretograd.experiments.federated.together import Together
+from paretograd.experiments.federated.training import Training
+from paretograd.experiments.names import file_names
+from paretograd.experiments.progress import Watch
+from paretograd.experiments.stopping import Wish, wish_to_stop
+from paretograd.experiments.timed import Timed
+from paretograd.problems.cifar10 import Cifar10, load_cifar10
+
+
+@dataclass(frozen=True)
+class FederatedResults:
+    """A study, or the part of it that is done.
+
+    Attributes:
+        study: what was run.
+        folder: where it lies.
+        runs: those that are done.
+    """
+
+    study: FederatedStudy
+    folder: Path
+    runs: dict[Run, RunResult]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary of plain values for each rule and setting, over the seeds that are done."""
+        return table.rows(self.study, self.runs)
+
+    def seeds_of(self, case: Case) -> list[RunResult]:
+        """The runs of a rule in a setting that are done, in the order of the seeds."""
+        return [self.runs[run] for seed in self.study.seeds if (run := Run(*case, seed)) in self.runs]
+
+
+def run_federated(
+    study: FederatedStudy,
+    folder: str | Path,
+    *,
+    data: Cifar10 | None = None,
+    data_dir: str | Path | None = None,
+    device: Device = "auto",
+    resume: bool = False,
+    overwrite: bool = False,
+    checkpoint_every: float = 10.0,
+    watch: Watch | None = None,
+) -> FederatedResults:
+    """Train every run that is not done yet, and write results and tables.
+
+    What cannot work (an unknown rule, missing data, a folder in use) raises before anything is written. Killed at any
+    moment, it loses at most the work since the last checkpoint; on a CPU what ``resume`` makes of the rest is bit by
+    bit what it would have been. Ctrl-C writes a checkpoint first and then raises KeyboardInterrupt.
+
+    Args:
+        study: what to run.
+        folder: where; made if it is missing.
+        data: to train and test on; None reads CIFAR-10, if any run is left.
+        data_dir: folder with the files of CIFAR-10; see `load_cifar10`.
+        device: ``cpu``, ``cuda``, or ``auto``: a GPU if there is one.
+        resume: go on with what is there. Runs that are done are not repeated. Another study is refused.
+        overwrite: remove the study that is there, and start anew.
+        checkpoint_every: seconds of work between two checkpoints; more if writing one takes over a tenth of it.
+        watch: is told what happens.
+    """
+    every = checked_interval(checkpoint_every)
+    place, told, target = FederatedFolder(folder), watch or Watch(), find_device(device)
+    place.check(study, resume, overwrite)
+    study.rehearse()
+    if overwrite or not place.finished(study):
+        data = load_cifar10(data_dir) if data is None else data
+    with place.locked(), wish_to_stop() as wish:
+        place.check(study, resume, overwrite)  # it may have been someone else's until now
+        place.open(study, overwrite, device_name(target), told)
+        told.begin(study.labels(), study.epochs)
+        federations = Federations(data, study, target) if data is not None else None
+        names = dict(zip(study.runs(), study.files(), strict=True))
+        runs: dict[Run, RunResult] = {}
+        for case, file in zip(study.cases(), file_names(study.labels()), strict=True):
+            every_run = [Run(*case, seed) for seed in study.seeds]
+            left = {run: names[run] for run in every_run if not place.result(names[run]).exists()}
+            checkpoints = Checkpoints(place.checkpoint(file), every)
+            if left and federations is not None:
+                _train(study, case, left, place, federations, checkpoints, told, wish)
+            checkpoints.path.unlink(missing_ok=True)
+            runs |= {run: place.load(names[run], run.label) for run in every_run}
+            if left or len(runs) == len(names):
+                table.write(place, study, runs)
+            told.finished(case.label, not left)
+            wish.obey()
+    return FederatedResults(study, place.path, runs)
+
+
+def read_results(folder: str | Path) -> FederatedResults:
+    """A study from its folder, with the runs that are done; nothing is trained."""
+    place = FederatedFolder(folder)
+    if not place.config.exists():
+        raise InputError(f"{place.path} holds no study: there is no {place.config.name} in it")
+    study = FederatedStudy.from_plain(read_config(place.config)["study"])
+    named = zip(study.runs(), study.files(), strict=True)
+    done = {run: place.load(name, run.label) for run, name in named if place.result(name).exists()}
+    return FederatedResults(study, place.path, done)
+
+
+def _train(
+    study: FederatedStudy,
+    case: Case,
+    left: Mapping[Run, str],
+    place: FederatedFolder,
+    federations: Federations,
+    checkpoints: Checkpoints,
+    told: Watch,
+    wish: Wish,
+) -> None:
+    """Train the runs of a case that are left to their end, from their checkpoint if there is one."""
+    central = case.setting.kind == "central"
+    together = Together([Training(study, run, federations.get(run.seed, central)) for run in left])
+    work = Timed(together)
+    work.resume(checkpoints, case.label)
+    told.method(case.label, together.epoch)
+    work.finish(checkpoints, wish, lambda: _tell(told, together))
+    place.took(study, case.label, work.duration(together.epoch, federations.device) | {"runs": len(left)})
+    for training, name in zip(together.trainings, left.values(), strict=True):
+        result_of(training, training.run).save(place.result(name))
+
+
+def _tell(told: Watch, together: Together) -> None:
+    latest = np.array([training.latest for training in together.trainings if training.epoch])
+    seen = latest[~np.isnan(latest).any(axis=1)] if len(latest) else latest
+    told.losses([float(seen[:, 0].mean())] if len(seen) else [])
+    told.steps(together.epoch, together.running, float(seen[:, 1].max()) if len(seen) else math.nan)

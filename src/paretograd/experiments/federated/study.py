@@ -1,0 +1,188 @@
+"""What is trained: parts, seeds, epochs and the attack, as plain data that a file can hold."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from paretograd.aggregators.notation import split_list
+from paretograd.checks import as_number
+from paretograd.errors import InputError, ParameterError, ParetogradError
+from paretograd.experiments.federated.paper import EPOCHS, LR, NOISE, SEEDS
+from paretograd.experiments.federated.plan import PARTS, Case, Run, Setting, attack_of, cases_of
+from paretograd.experiments.federated.rules import rule_of
+from paretograd.experiments.names import file_names
+from paretograd.experiments.plain import from_plain, others, read_seeds, to_plain, written
+from paretograd.experiments.study import checked_seeds
+from paretograd.federated.aggregation import combine_updates
+from paretograd.problems.checks import whole_number
+
+#: What the command has an option for.
+_OPTIONS = ("parts", "methods", "seeds", "epochs", "lr", "noise")
+_SIZES = ("epochs", "every", "clients", "shards", "size", "test_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederatedStudy:
+    """Several rules that train one network on the images of ten clients; the defaults are the paper's protocol.
+
+    Attributes:
+        parts: groups of runs, of `PARTS`; a run that is in two of them is trained once.
+        methods: only these rules of the parts; all if there are none.
+        seeds: of the split, the initialisation and the attack, one run for each.
+        epochs: of one full-batch step each.
+        lr: its size.
+        noise: of the attack: relative to the flipped gradient, or ``literal`` for the paper's scale.
+        every: epochs between two looks at the accuracies.
+        clients: how many honest ones.
+        shards: of each client.
+        size: images in a shard.
+        test_size: test images for each shard.
+        tf32: whether products on a GPU may round to TF32; of no meaning on a CPU.
+    """
+
+    parts: tuple[str, ...] = tuple(PARTS)
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = SEEDS
+    epochs: int = EPOCHS
+    lr: float = LR
+    noise: float | str = NOISE
+    every: int = 10
+    clients: int = 10
+    shards: int = 10
+    size: int = 200
+    test_size: int = 40
+    tf32: bool = True
+
+    def __post_init__(self) -> None:
+        wrong = [part for part in self.parts if part not in PARTS]
+        if wrong or not self.parts:
+            raise ParameterError(f"parts={','.join(self.parts)!r}: use some of {', '.join(PARTS)}")
+        checked_seeds(self.seeds)
+        for name in _SIZES:
+            whole_number("study", name, getattr(self, name))
+        if not 0.0 < as_number(self.lr, "lr") < math.inf:
+            raise ParameterError(f"lr={self.lr:g}: a finite number, above 0")
+        if self.noise != "literal" and not (
+            isinstance(self.noise, (int, float)) and 0.0 <= as_number(self.noise, "noise") < math.inf
+        ):
+            raise ParameterError(f"noise={self.noise!r}: a number of at least 0, or the word literal")
+        known = {case.rule for case in cases_of(self.parts, self.attack, ())}
+        for rule in self.methods:
+            if rule not in known:
+                raise ParameterError(
+                    f"{rule!r} is no method of the parts {', '.join(self.parts)}; there are {', '.join(sorted(known))}"
+                )
+
+    @property
+    def attack(self) -> Setting:
+        """The attack of all parts but the sweep."""
+        return attack_of(self.noise)
+
+    def cases(self) -> list[Case]:
+        """Rules with their settings, each once."""
+        return cases_of(self.parts, self.attack, self.methods)
+
+    def runs(self) -> tuple[Run, ...]:
+        """What is trained, in this order."""
+        return tuple(Run(*case, seed) for case in self.cases() for seed in self.seeds)
+
+    def labels(self) -> tuple[str, ...]:
+        """What progress calls the cases, whose seeds are trained together."""
+        return tuple(case.label for case in self.cases())
+
+    def files(self) -> tuple[str, ...]:
+        """What the files of the runs are called, without a suffix."""
+        return file_names([run.label for run in self.runs()])
+
+    def rehearse(self) -> None:
+        """Let every rule combine as many updates as it will get, so that what cannot work fails at once."""
+        rows = torch.eye(self.clients + 1, dtype=torch.float64)
+        rows[-1] = -rows[0] + 0.1
+        for case in self.cases():
+            count = 1 if case.setting.kind == "central" else self.clients + case.setting.attacked
+            try:
+                combine_updates(rows[-count:], rule_of(case.rule), bound="none")
+            except ParetogradError as error:
+                raise ParameterError(f"{case.label} cannot combine {count} updates: {error}") from None
+
+    def plain(self) -> dict[str, Any]:
+        """The study as JSON has it."""
+        return to_plain(self, "federated")
+
+    @classmethod
+    def from_plain(cls, found: Mapping[str, Any]) -> FederatedStudy:
+        """What `plain` returned."""
+        return from_plain(cls, found, "federated", {"parts": str, "methods": str, "seeds": lambda seed: seed})
+
+    def changes(self) -> dict[str, str]:
+        """What differs from the paper's protocol, but for the choice of runs and the noise: name to value."""
+        chosen = ("parts", "methods", "noise", "every", "tf32")
+        return {name: written(getattr(self, name)) for name in others(self, FederatedStudy()) if name not in chosen}
+
+    def command(self) -> str:
+        """What makes this study: a command, or a call where it has no option for something."""
+        for base, flag in ((FederatedStudy(), []), (small_study(), ["--small"])):
+            other = others(self, base)
+            if not set(other) - {*_OPTIONS, "tf32"}:
+                words = ["paretograd", "reproduce", "federated", *flag]
+                for name in _OPTIONS:
+                    if name in other:
+                        words += [f"--{name}", written(getattr(self, name))]
+                return shlex.join([*words, "--no-tf32"] if "tf32" in other else words)
+        return f"paretograd.experiments.federated.run_federated({self!r}, FOLDER)"
+
+
+def small_study() -> FederatedStudy:
+    """The same on a laptop: fewer images, epochs and rules, one seed, and longer steps."""
+    return FederatedStudy(
+        parts=("table", "clean"),
+        methods=("mgda", "upgrad*", "dualproj*", "capped-mgda(cap=0.1)"),
+        seeds=(0,),
+        epochs=40,
+        lr=0.05,
+        size=10,
+    )
+
+
+def read_study(
+    small: bool = False,
+    parts: str | None = None,
+    methods: str | None = None,
+    seeds: str | None = None,
+    noise: str | None = None,
+    **more: Any,
+) -> FederatedStudy:
+    """A study from what a person writes on a command line; None is the paper's protocol.
+
+    Args:
+        small: start from the laptop's variant instead.
+        parts: names separated by commas.
+        methods: rules separated by commas.
+        seeds: numbers separated by commas.
+        noise: a number, or ``literal``.
+        **more: other attributes of `FederatedStudy`.
+    """
+    given: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
+    given |= {
+        name: tuple(split_list(text)) for name, text in (("parts", parts), ("methods", methods)) if text is not None
+    }
+    if seeds is not None:
+        given["seeds"] = read_seeds(seeds, "0,1")
+    if noise is not None:
+        given["noise"] = _read_noise(noise)
+    return replace(small_study() if small else FederatedStudy(), **given)
+
+
+def _read_noise(written: str) -> float | str:
+    if written.strip().lower() == "literal":
+        return "literal"
+    try:
+        return float(written)
+    except ValueError:
+        raise InputError(f"--noise {written!r}: write a number such as 0.15, or the word literal") from None

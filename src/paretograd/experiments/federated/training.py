@@ -1,0 +1,155 @@
+"""The training of one run: in each epoch the gradients of all clients become one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.utils import parameters_to_vector
+
+from paretograd.descent.stops import Stop
+from paretograd.errors import InputError, NonFiniteGradientError, ParetogradError
+from paretograd.experiments.federated.attack import attacked
+from paretograd.experiments.federated.clients import Pass
+from paretograd.experiments.federated.federation import CHANCE, Federation
+from paretograd.experiments.federated.plan import Run
+from paretograd.experiments.federated.rules import rule_of
+from paretograd.experiments.federated.study import FederatedStudy
+from paretograd.federated.aggregation import combine_updates
+from paretograd.geometry.gramian import Array
+from paretograd.problems.cifar10 import cnn
+
+#: What is recorded in every epoch: mean loss of the clients, length of the direction, the least of its inner products
+#: with the honest gradients, and gamma.
+RECORDED = ("losses", "norms", "slopes", "gamma")
+
+
+class Training:
+    """One run, a few epochs at a time.
+
+    Attributes:
+        epoch: how many are done.
+        reason: why the run ended, or `Stop.RUNNING`.
+        why: more about it, where something went wrong.
+        parameters: flat, ``(n,)``.
+        records: of each epoch done, at the point that it left, ``(epochs, 4)``: see `RECORDED`.
+        weights: of all updates, ``(epochs, m)``; NaN for a rule that has none.
+        looks: epochs before which the accuracies were looked at; the last is after all of them.
+        accuracies: of each client then, ``(looks, clients)``.
+        overall: accuracy on all test images at the end; NaN before it.
+    """
+
+    def __init__(self, study: FederatedStudy, run: Run, federation: Federation) -> None:
+        self.study, self.run = study, run
+        self._federation, self._rule = federation, rule_of(run.rule)
+        honest = 1 if run.setting.kind == "central" else study.clients
+        self.epoch, self.reason, self.why = 0, Stop.RUNNING, ""
+        self.parameters = parameters_to_vector(cnn(run.seed).parameters()).detach().to(federation.device)
+        self.records = np.full((study.epochs, len(RECORDED)), np.nan)
+        self.weights = np.full((study.epochs, honest + run.setting.attacked), np.nan)
+        self.looks: list[int] = []
+        self.accuracies = np.empty((0, study.clients))
+        self.overall = np.nan
+
+    @property
+    def running(self) -> int:
+        """1 until the run is done."""
+        return int(self.reason is Stop.RUNNING)
+
+    def advance(self, count: int) -> None:
+        """Take this many epochs, or as many as are left."""
+        while count > 0 and self.running:
+            count -= 1
+            self._advance()
+
+    def _advance(self) -> None:
+        clients, run = self._federation.clients, self.run
+        found = clients.gradients(self.parameters)
+        updates = attacked(found.gradients, run.setting, run.seed, self.epoch)
+        try:
+            combined = combine_updates(updates, self._rule, bound="none")
+        except NonFiniteGradientError as error:
+            return self._lose(Stop.NOT_FINITE, str(error))
+        except ParetogradError as error:
+            return self._lose(Stop.DEGENERATE, str(error))
+        slopes = found.gradients.double() @ combined.direction.double()
+        numbers = torch.stack([found.losses.double().mean(), combined.direction.double().norm(), slopes.min()])
+        row = np.concatenate([numbers.cpu().numpy(), combined.weights.double().numpy()])
+        if not np.isfinite(row[:3]).all():
+            return self._lose(Stop.NOT_FINITE, "the loss or the direction is not finite")
+        if self.epoch % self.study.every == 0:
+            self._look(found)
+        self.records[self.epoch] = [*row[:3], combined.gamma]
+        self.weights[self.epoch] = row[3:]
+        self.parameters = self.parameters - self.study.lr * combined.direction
+        self.epoch += 1
+        if self.epoch == self.study.epochs:
+            self._finish()
+        return None
+
+    def _finish(self) -> None:
+        """Judge the network after the last step, with the statistics that the clients have there."""
+        found = self._federation.clients.gradients(self.parameters)
+        if not bool(torch.isfinite(found.losses).all()):
+            return self._lose(Stop.NOT_FINITE, "the loss is not finite after the last epoch")
+        self._look(found)
+        self.overall = self._federation.accuracy(self.parameters, found.moments)
+        self.reason = Stop.STEPS
+        return None
+
+    def _look(self, found: Pass) -> None:
+        self._add(self._federation.accuracies(self.parameters, found.moments))
+
+    def _lose(self, reason: Stop, why: str) -> None:
+        """End here; the network is worth a guess."""
+        self.reason, self.why, self.overall = reason, why, CHANCE
+        self._add(np.full(self.study.clients, CHANCE))
+
+    def _add(self, accuracies: Array) -> None:
+        if self.looks[-1:] == [self.epoch]:  # a run that was lost right after a look
+            self.looks, self.accuracies = self.looks[:-1], self.accuracies[:-1]
+        self.looks.append(self.epoch)
+        self.accuracies = np.concatenate([self.accuracies, accuracies[None]])
+
+    @property
+    def latest(self) -> tuple[float, float]:
+        """Mean loss and gamma of the last epoch."""
+        loss, _, _, gamma = self.records[max(self.epoch - 1, 0)].tolist()
+        return loss, gamma
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain arrays and numbers, from which the run goes on bit by bit."""
+        return {
+            "epoch": self.epoch,
+            "reason": self.reason.name,
+            "why": self.why,
+            "overall": float(self.overall),
+            "parameters": self.parameters.cpu().numpy(),
+            "records": self.records[: self.epoch],
+            "weights": self.weights[: self.epoch],
+            "looks": np.array(self.looks, dtype=np.int64),
+            "accuracies": self.accuracies,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned; if that does not fit, nothing is changed."""
+        epoch, looks = int(state["epoch"]), np.array(state["looks"], dtype=np.int64)
+        found = {name: np.array(state[name], dtype=np.float64) for name in ("records", "weights", "accuracies")}
+        parameters = torch.from_numpy(np.array(state["parameters"], dtype=np.float32))
+        reason = Stop[str(state["reason"])]
+        expected = list(range(0, epoch, self.study.every)) + [epoch] * (reason is not Stop.RUNNING)
+        if not 0 <= epoch <= self.study.epochs - (reason is Stop.RUNNING) or looks.tolist() != expected:
+            raise InputError(f"its epoch {epoch} or its looks do not fit {self.study.epochs} epochs")
+        shapes = {"records": (epoch, len(RECORDED)), "weights": (epoch, self.weights.shape[1])}
+        shapes["accuracies"] = (len(looks), self.study.clients)
+        wrong = [name for name, shape in shapes.items() if found[name].shape != shape]
+        if wrong or parameters.shape != self.parameters.shape:
+            raise InputError(f"its {', '.join(wrong) or 'parameters'} do not fit the study")
+        if reason is Stop.RUNNING and not bool(torch.isfinite(parameters).all()):
+            raise InputError("its parameters are not finite")
+        self.epoch, self.looks, self.accuracies = epoch, looks.tolist(), found["accuracies"]
+        self.reason, self.why, self.overall = reason, str(state["why"]), float(state["overall"])
+        self.records[:epoch], self.weights[:epoch] = found["records"], found["weights"]
+        self.parameters = parameters.to(self._federation.device)

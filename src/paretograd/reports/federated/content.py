@@ -1,0 +1,87 @@
+"""A federated study in the form in which the page of a study is drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paretograd.errors import ParameterError
+from paretograd.experiments.federated import FederatedResults, Run, RunResult, words
+from paretograd.experiments.federated.rules import label_of
+from paretograd.geometry.gramian import Array
+from paretograd.reports.federated.looks import looks
+from paretograd.reports.palette import Curve
+from paretograd.reports.study.content import Content, Quantity
+from paretograd.reports.study.content import Run as Drawn
+
+QUANTITIES = (
+    Quantity(
+        "accuracy",
+        "mean test accuracy of the clients",
+        "Accuracy",
+        "The share of test images that the network classifies right, each client with images of its own classes, and "
+        "the mean over the clients: higher is better.",
+    ),
+    Quantity(
+        "loss",
+        "mean loss of the clients",
+        "Loss",
+        "Cross entropy on the training images, the mean over the honest clients: lower is better.",
+    ),
+    Quantity(
+        "|d|",
+        "length of the direction",
+        "Length of the step",
+        "The length of the direction that the rule makes of all updates. Where an attacker's update nearly cancels a "
+        "client's, the shortest combination of all updates is short, and MGDA hardly moves.",
+    ),
+    Quantity(
+        "min d·g",
+        "least inner product with an honest gradient",
+        "Conflict with the honest clients",
+        "The least inner product of the direction with the gradient of an honest client. Below 0, the loss of that "
+        "client goes up to first order.",
+    ),
+)
+
+
+def compose(results: FederatedResults) -> Content:
+    """The rules under the study's attack and without one; a rule without the attack is drawn dotted."""
+    if not results.runs:
+        raise ParameterError(f"no run of the study in {results.folder} is done; a report needs at least one")
+    study, known = results.study, looks()
+    chosen = [case for case in study.cases() if case.setting == study.attack or not case.setting.attacked]
+    chosen = [case for case in chosen if results.seeds_of(case)] or [next(iter(results.runs)).case]
+    methods = {}
+    for case in chosen:
+        look = known[label_of(case.rule)]
+        clean = Curve(look.colour, look.on_dark, "dot", look.symbol)
+        methods[case.label] = look if case.setting.attacked else clean
+    runs = [_drawn(run, found) for run, found in results.runs.items() if run.case in chosen]
+    seeds = tuple(seed for seed in study.seeds if any(run.seed == seed for run in runs))
+    return Content(
+        title=words.TITLE,
+        problem="CIFAR-10",
+        lr=f"{study.lr:g}",
+        m=len(QUANTITIES),
+        methods=methods,
+        seeds=seeds,
+        runs=tuple(runs),
+        front=np.empty((0, len(QUANTITIES))),
+        stop_gamma=None,
+        quantities=QUANTITIES,
+    )
+
+
+def _drawn(run: Run, found: RunResult) -> Drawn:
+    """What was seen whenever the accuracies were looked at; the end shows the last step that was taken."""
+    accuracy = found.accuracies.mean(axis=1, dtype=np.float64)
+    columns = [accuracy, *(_at(found, name) for name in ("losses", "norms", "slopes"))]
+    return Drawn(run.case.label, run.seed, found.looks.astype(np.int64), np.stack(columns, axis=1), _at(found, "gamma"))
+
+
+def _at(found: RunResult, name: str) -> Array:
+    """A record at the epochs of the looks, or the one before."""
+    values = np.asarray(getattr(found, name), dtype=np.float64)
+    if not len(values):
+        return np.full(len(found.looks), np.nan)
+    return np.asarray(values[np.searchsorted(found.epochs, found.looks, side="right").clip(1) - 1])

@@ -1,0 +1,83 @@
+"""Triton's kernels run by its interpreter, on a CPU, against what they stand for. Run in a process of its own.
+
+The interpreter must be asked for before Triton is imported: ``TRITON_INTERPRET=1``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from paretograd.experiments.fairness import chain
+from paretograd.experiments.federated.clients import Clients
+from paretograd.experiments.federated.fused import FusedPass
+from paretograd.experiments.federated.layout import Layout
+from paretograd.geometry import triton_kernels
+from paretograd.problems.cifar10 import Images, cnn
+from paretograd.problems.cifar10.model import normalized
+
+
+def gramian_of_long_rows() -> None:
+    """Both Gramian kernels, and the weighted sum; n is no multiple of any block."""
+    J = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0))
+    for exact, bound in ((True, 1e-12), (False, 1e-5)):
+        parts = torch.empty(4, 3, 3, dtype=torch.float64)
+        triton_kernels.pairs[(4,)](J, parts, 1000, 1000, 3, 128, exact)
+        _close(parts.sum(dim=0), J.double() @ J.double().T, bound)
+    parts = torch.empty(2, 4, 4, dtype=torch.float64)
+    triton_kernels.product[(2,)](J, parts, 1000, 1000, 3, 4, 32, 4)
+    _close(parts.sum(dim=0)[:3, :3], J.double() @ J.double().T, 1e-5)
+    w, out = torch.tensor([1.0, -2.0, 0.5]), torch.empty(1000)
+    triton_kernels.weighted[(1,)](J, w, out, 1000, 1000, 3, 1024)
+    _close(out, w @ J, 1e-6)
+
+
+def chain_through_a_rectifier() -> None:
+    """The fairness study's kernel, with a slope that is the same for all rows."""
+    draw = torch.Generator().manual_seed(1)
+    slope = torch.randn(2, 1, 32, generator=draw).expand(-1, 256, -1)
+    hidden = torch.randn(2, 256, 32, generator=draw).relu()
+    factors = torch.randn(2, 2, 256, generator=draw)
+    plain = chain.through_rectifier(slope, hidden, factors)
+    for wanted, found in zip(plain, chain._fused(slope, hidden, factors), strict=True):
+        _close(found, wanted, 1e-6)
+
+
+def fused_pass_of_the_federated_study() -> None:
+    """Gradients of each client by torch.autograd; scales of either sign and zero decide what the pooling takes."""
+    draw = torch.Generator().manual_seed(2)
+    images = [
+        Images(
+            torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=draw),
+            torch.randint(0, 10, (3,), generator=draw),
+        )
+        for _ in range(2)
+    ]
+    network = cnn(seed=0)
+    with torch.no_grad():
+        network[2].weight.copy_(torch.randn(32, generator=draw))
+        network[6].weight[:3] = torch.tensor([-0.5, 0.0, 2.0])
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()])
+    fused = FusedPass(images, Layout(network), torch.device("cpu"), kept=torch.float32)
+    fused.parameters.copy_(flat)
+    losses, moments = fused()
+    plain = Clients(images, torch.device("cpu")).gradients(flat)
+    for k, own in enumerate(images):
+        loss = cross_entropy(network(normalized(own.pixels)), own.labels)
+        row = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, list(network.parameters()))])
+        _close(losses[k], loss.detach(), 1e-6)
+        _close(fused.gradients[k], row, 1e-5)  # of float32 sums over thousands of pixels
+    for found, wanted in zip(moments, plain.moments, strict=True):
+        for mine, theirs in zip(found, wanted, strict=True):
+            _close(mine, theirs, 1e-5)
+
+
+def _close(found: torch.Tensor, wanted: torch.Tensor, bound: float) -> None:
+    error = float((found.double() - wanted.double()).norm() / wanted.double().norm())
+    assert error <= bound, (error, bound)
+
+
+if __name__ == "__main__":
+    for check in (gramian_of_long_rows, chain_through_a_rectifier, fused_pass_of_the_federated_study):
+        check()
+        print(check.__name__)

@@ -1,0 +1,1 @@
+"""What several processes run together in the tests of `paretograd.distributed`."""

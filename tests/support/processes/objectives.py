@@ -1,0 +1,77 @@
+"""Processes with losses of their own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import paretograd as pg
+from support.processes.common import Alone, Comparison, Tasks, agree, batch, case, flat, flat_grad, task_losses, train
+
+
+def owned(rank: int, size: int) -> list[int]:
+    """Tasks of a process: with two, the first has two; with four, the last has none."""
+    return {2: [[0, 1], [2]], 4: [[0], [1], [2], []]}[size][rank]
+
+
+@case()
+def objectives(rank: int, size: int) -> list[Comparison]:
+    """Each process has some of the tasks and all of the samples; the heads are in each process, and stay equal."""
+    model = Tasks()
+    alone = Alone(model, pg.UPGrad())
+
+    def mine(t: int, net: nn.Module) -> tuple[list[Tensor], dict]:
+        losses = task_losses(net(batch(t, 8)))
+        return [losses[k] for k in owned(rank, size)], {"parallel": "objectives", "params": net}
+
+    found = train(model, alone, pg.UPGrad(), mine, lambda t, net: task_losses(net(batch(t, 8))))
+    return [*found, agree("parameters", flat(model))]
+
+
+@case()
+def objectives_one_by_one(rank: int, size: int) -> list[Comparison]:
+    """The same where passes are not batched, and with groups; under DDP, whose own averaging stays out of it."""
+    model = Tasks()
+    alone, wrapped = Alone(model, pg.MGDA()), DistributedDataParallel(model)
+
+    def groups(net: nn.Module) -> list[list[Tensor]]:
+        return [list(net.trunk[0].parameters()), [*net.trunk[2].parameters(), *net.heads.parameters()]]
+
+    def mine(t: int, net: nn.Module) -> tuple[list[Tensor], dict]:
+        losses = task_losses(net(batch(t, 8)))
+        options = {"parallel": "objectives", "params": groups(model), "chunk": 1}
+        return [losses[k] for k in owned(rank, size)], options
+
+    return train(
+        wrapped,
+        alone,
+        pg.MGDA(),
+        mine,
+        lambda t, net: task_losses(net(batch(t, 8))),
+        steps=2,
+        alone_options={"params": groups(alone.model)},
+    )
+
+
+@case()
+def one_objective_per_sample(rank: int, size: int) -> list[Comparison]:
+    """Every process has samples of its own, each of which is an objective."""
+    model, other = Tasks(), Tasks()
+    x = batch(0, 3 * size)
+
+    def losses(net: Tasks, x: Tensor) -> Tensor:
+        return net(x)[0].square().mean(dim=1)
+
+    mine = losses(model, x.chunk(size)[rank])
+    step = pg.backward(mine, pg.CappedMGDA(eps=0.5), model, parallel="objectives", per_sample=True)
+    want = pg.backward(losses(other, x), pg.CappedMGDA(eps=0.5), parallel="none")
+    return [
+        Comparison("weights", step.weights, want.weights, 1e-8),
+        Comparison("Gramian", step.gramian, want.gramian),
+        Comparison("gradients", flat_grad(model), flat_grad(other), 1e-8),
+        Comparison(
+            "gramian()", pg.gramian(losses(model, x.chunk(size)[rank]), model, parallel="objectives"), want.gramian
+        ),
+        Comparison("number", torch.tensor(len(step.weights)), torch.tensor(3 * size)),
+    ]

@@ -1,0 +1,64 @@
+"""One process of a test: runs the cases for its number of processes, and writes what went wrong.
+
+Run: python worker.py RANK SIZE RENDEZVOUS RESULT [CASE ...]
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+import torch.distributed as dist
+
+from support.processes import data_parallel, failures, objectives, recipes, sharded  # noqa: F401
+from support.processes.common import CASES, SIZES
+
+#: Long enough for a busy machine, short enough for a test of what hangs.
+PATIENCE = datetime.timedelta(seconds=90)
+
+
+def run(name: str, rank: int, size: int) -> list[str]:
+    """What is wrong in a case, as lines."""
+    wrong = []
+    try:
+        for comparison in CASES[name](rank, size):
+            got, want = comparison.got.double(), comparison.want.double()
+            if got.shape != want.shape:
+                wrong.append(f"{comparison.name}: shape {tuple(got.shape)}, not {tuple(want.shape)}")
+                continue
+            error = float((got - want).abs().max()) if got.numel() else 0.0
+            allowed = comparison.tolerance * max(1.0, float(want.abs().max()) if want.numel() else 1.0)
+            if not error <= allowed:
+                wrong.append(f"{comparison.name}: off by {error:.3g}, allowed {allowed:.3g}")
+    except Exception:  # noqa: BLE001
+        wrong.append(traceback.format_exc())
+    return wrong
+
+
+def main() -> None:
+    rank, size = int(sys.argv[1]), int(sys.argv[2])
+    warnings.simplefilter("error")
+    warnings.filterwarnings("ignore", message=".*(barrier|deprecated).*")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[3]}", rank=rank, world_size=size, timeout=PATIENCE)
+    found = {}
+    for name in sys.argv[5:] or [name for name in CASES if size in SIZES[name]]:
+        begin = time.perf_counter()
+        wrong = run(name, rank, size)
+        found[name] = {"wrong": wrong, "seconds": time.perf_counter() - begin}
+        Path(sys.argv[4]).write_text(json.dumps(found), encoding="utf-8")
+    dist.barrier()
+    os._exit(0)  # gloo's threads may abort a process that ends in the usual way on a busy machine
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""What the documentation shows of the studies is what lies in results/."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("*/config.json"))
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+class TestResults:
+    def test_the_page_has_the_tables(self, script, folder):
+        """`python docs/make_results.py` writes it again."""
+        page = (ROOT / "docs" / f"{folder.name}.md").read_text(encoding="utf-8")
+        assert script.with_results(page, folder) == page
+
+    def test_the_page_shows_the_figures(self, folder):
+        page = (ROOT / "docs" / f"{folder.name}.md").read_text(encoding="utf-8")
+        figures = sorted((folder / "figures").glob("*.svg"))
+        assert figures
+        for figure in figures:
+            name = f"{folder.name}-{figure.name}"
+            assert (ROOT / "docs" / "assets" / name).read_bytes() == figure.read_bytes()
+            assert f"(assets/{name})" in page
