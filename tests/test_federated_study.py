@@ -245,7 +245,8 @@ class TestClients:
             loss.backward()
             wanted = torch.cat([param.grad.reshape(-1) for param in model.parameters()])
             assert float(found.losses[k]) == pytest.approx(loss.item(), rel=1e-5)
-            assert float((found.gradients[k] - wanted).norm()) <= 1e-5 * float(wanted.norm())
+            # Sums of float32 over thousands of pixels, in another order where channels come last.
+            assert float((found.gradients[k] - wanted).norm()) <= 1e-4 * float(wanted.norm())
 
     def test_statistics_are_pooled_over_the_clients(self):
         """The first BatchNorm's against those of all images in one batch; all in an evaluation by the module."""
