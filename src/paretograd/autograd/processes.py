@@ -6,7 +6,7 @@ set up `torch.distributed` all of this is one question, asked at every call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -68,7 +68,8 @@ def check_parallel(parallel: Parallel, samples: int | Sequence[int] | None) -> N
     """Raise unless both are what they may be, in one process as well: a mistake should not wait for the second."""
     if parallel not in get_args(Parallel):
         raise ParameterError(f"parallel={parallel!r}: use one of {', '.join(get_args(Parallel))}")
-    counts = () if samples is None else [samples] if isinstance(samples, int) else list(samples)
+    single = isinstance(samples, int) or not isinstance(samples, Iterable)
+    counts = [] if samples is None else [samples] if single else list(samples)  # type: ignore[arg-type]
     if any(type(count) is not int or count < 0 for count in counts):
         raise ParameterError(
             f"samples={samples!r}: give how many samples this process's losses are means over, a whole number, or one "
@@ -76,11 +77,24 @@ def check_parallel(parallel: Parallel, samples: int | Sequence[int] | None) -> N
         )
 
 
+class _Unreadable:
+    """In the place of something that failed when it was iterated; it does so again where others can be told of it."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __iter__(self) -> Iterator[Any]:
+        raise self._error
+
+
 def settled(values: Any) -> Any:
     """What can be iterated once only, such as ``model.parameters()``, as lists: it will be looked at twice."""
-    if isinstance(values, Tensor | nn.Module) or not isinstance(values, Iterable):
+    if isinstance(values, Tensor | nn.Module | str | bytes) or not isinstance(values, Iterable):
         return values
-    return [settled(value) for value in values]
+    try:
+        return [settled(value) for value in values]
+    except Exception as error:  # noqa: BLE001  # whatever it is, the other processes must be told
+        return _Unreadable(error)
 
 
 def as_params(params: Params | None) -> Iterable[Tensor] | Iterable[Iterable[Tensor]] | None:

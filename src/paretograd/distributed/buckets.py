@@ -23,13 +23,14 @@ class Bucket:
         kept: this process's slice, shape ``(rows, width)``; None before anything was received.
     """
 
-    def __init__(self, params: Sequence[Tensor], size: int, device: torch.device) -> None:
-        self.params, self.size = list(params), size
-        # gloo sends what lies on the host, and reads a GPU's memory for some of its operations only.
-        self.device = device if device.type == "cpu" else params[0].device
+    def __init__(self, params: Sequence[Tensor], ranks: Ranks) -> None:
+        self.params, self.size = list(params), ranks.size
+        self.device = params[0].device
+        if ranks.sends_by_gloo(self.device):  # it reads a GPU's memory for some of its operations only
+            self.device = torch.device("cpu")
         self.lengths = [_length(param) for param in params]
         total = sum(self.lengths)
-        self.width = -(-total // size)
+        self.width = -(-total // self.size)
         starts = accumulate(self.lengths, initial=0)
         self.offsets = {id(param): start for param, start in zip(self.params, starts, strict=False)}
         self.kept: Tensor | None = None
@@ -128,4 +129,4 @@ def buckets_of(params: Sequence[Tensor], rows: int, ranks: Ranks) -> list[Bucket
             filled[kind] = 0
         kinds[kind][-1].append(param)
         filled[kind] += length
-    return [Bucket(part, ranks.size, ranks.device) for parts in kinds.values() for part in parts]
+    return [Bucket(part, ranks) for parts in kinds.values() for part in parts]

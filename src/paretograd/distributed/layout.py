@@ -14,7 +14,7 @@ from paretograd.autograd.processes import Call, as_params
 from paretograd.distributed import wrappers
 from paretograd.distributed.ranks import Ranks
 from paretograd.distributed.wrappers import Sharded
-from paretograd.errors import ParameterError, ParetogradError
+from paretograd.errors import DTypeError, ParameterError, ParetogradError
 
 Kind = Literal["data", "objectives", "sharded"]
 
@@ -115,7 +115,11 @@ def _flat(call: Call) -> list[Tensor] | None:
     if given is None:
         return None
     flat = [given] if isinstance(given, Tensor) else list(given)
-    return [param for item in flat for param in ([item] if isinstance(item, Tensor) else item)]
+    params = [param for item in flat for param in ([item] if isinstance(item, Tensor) else item)]
+    for param in params:
+        if not isinstance(param, Tensor):
+            raise DTypeError(f"params holds a {type(param).__name__}; a tensor is needed")
+    return params
 
 
 def _group(call: Call) -> Any:

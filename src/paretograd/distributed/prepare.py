@@ -19,7 +19,7 @@ from paretograd.distributed.agreement import View, agree
 from paretograd.distributed.layout import Layout, UnknownLayoutError, fallback, find
 from paretograd.distributed.ranks import Ranks
 from paretograd.distributed.settle import Settled, scales, settle
-from paretograd.errors import DTypeError, ParameterError
+from paretograd.errors import ParameterError
 
 #: Operations that communicate in their backward pass, so that passes must not be batched.
 _COMMUNICATING = frozenset({"SyncBatchNormBackward"})
@@ -181,8 +181,6 @@ def _groups(call: Call, graph: Graph, layout: Layout) -> list[list[Tensor]]:
         params = layout.params if layout.params is not None else graph.leaves
         groups = [[layout.target(param) for param in params]]
     for param in (param for group in groups for param in group):
-        if not isinstance(param, Tensor):
-            raise DTypeError(f"params holds a {type(param).__name__}; a tensor is needed")
         if not param.is_leaf:
             raise ParameterError(f"params holds a tensor of shape {tuple(param.shape)} that is no leaf of the graph")
     unique = [list({id(param): param for param in group if param.requires_grad}.values()) for group in groups]

@@ -66,10 +66,14 @@ class Ranks:
 
     @property
     def device(self) -> torch.device:
-        """Where small tensors must lie that are sent."""
-        if all("gloo" in str(dist.get_backend(group)) for group in self.groups):
+        """Where small tensors must lie that are sent: on the host, if all groups have a backend for it."""
+        if all(any(device.type == "cpu" for device in group._device_types) for group in self.groups):
             return torch.device("cpu")
         return torch.device("cuda", torch.cuda.current_device())
+
+    def sends_by_gloo(self, device: torch.device) -> bool:
+        """Whether what lies on this device is sent by gloo. A group may have a backend for each kind of device."""
+        return all(str(group._get_backend(device).name()) == "gloo" for group in self.groups)
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum over all processes, the same on each of them to the last bit."""
@@ -89,7 +93,7 @@ class Ranks:
 
     def reduce_scatter(self, output: Tensor, values: Tensor) -> Any:
         """Start to sum ``values``, of which every process gets its part in ``output``."""
-        if str(dist.get_backend(self.groups[0])) == "gloo":  # which sends twice as much as it must for this
+        if self.sends_by_gloo(values.device):  # which sends twice as much as it must for this
             received = torch.empty_like(values)
             work = dist.all_to_all_single(received, values, group=self.groups[0], async_op=True)
             return _Sum(work, received, output, self.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -89,6 +89,13 @@ def not_finite_in_a_head(rank: int, size: int) -> list[Comparison]:
     return []
 
 
+def _broken(losses: list[Tensor], fails: bool) -> Iterator[Tensor]:
+    yield losses[0]
+    if fails:
+        raise LookupError("out of losses")
+    yield from losses[1:]
+
+
 @case()
 def wrong_on_one(rank: int, size: int) -> list[Comparison]:
     """Another number of losses, no graph, another rule, other arguments: on the last process alone."""
@@ -112,6 +119,11 @@ def wrong_on_one(rank: int, size: int) -> list[Comparison]:
         told(lambda: pg.backward(losses(), pg.UPGrad(), samples=3 if odd else None), pg.ProcessError, "samples")
         told(lambda: pg.backward(losses(), pg.UPGrad(), samples=-1), pg.ParameterError, "samples=-1")
         told(lambda: pg.backward(losses(), pg.UPGrad(), samples=0), pg.ParameterError, "no process has samples")
+        told(lambda: pg.backward(losses(), pg.UPGrad(), samples=2.5), pg.ParameterError, "samples=2.5")
+        # Both are made: the forward pass may communicate.
+        told(lambda: pg.backward((losses(), "losses")[odd], pg.UPGrad()), pg.DTypeError, "is a str", number)
+        told(lambda: pg.backward(losses(), pg.UPGrad(), "all" if odd else None), pg.DTypeError, "holds a str", number)
+        told(lambda: pg.backward(_broken(losses(), odd), pg.UPGrad()), pg.ProcessError, "out of losses", number)
         told(lambda: pg.backward(losses(), pg.UPGrad), pg.ParameterError, "give a rule")
         pg.backward(losses(), pg.UPGrad())
     return []
