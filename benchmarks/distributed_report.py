@@ -58,7 +58,7 @@ def beyond(rows: list[dict[str, Any]]) -> list[str]:
         passes = next(r for r in same if r["method"] == "FSDP2, one plain pass per objective")
         extra, allowed = row["payload"] - passes["payload"], 8 * row["m"] ** 2
         table.append([str(row["m"]), f"{row['n']:,}", f"{passes['payload']:,}", f"{extra:,}", f"{allowed:,}"])
-    headings = ["m", "n", "payload of m plain passes, bytes", "beyond it, bytes", "m * m * 8"]
+    headings = ["m", "n", "payload of m plain passes, bytes", "beyond it (below 0: saved), bytes", "m * m * 8"]
     return ["", "### FSDP2, beyond its own passes", "", *markdown_table(headings, table, names=0)]
 
 

@@ -21,6 +21,10 @@ from paretograd.distributed.ranks import Ranks
 from paretograd.distributed.wrappers import Sharded
 from paretograd.errors import ParameterError
 
+#: With this many losses for each process, the rows take so much more memory than whole parameters do, at least, that
+#: these are gathered once for all passes.
+_MANY = 4
+
 
 class ShardRows:
     """The rows of the Jacobian, of which every process holds its shards.
@@ -70,7 +74,7 @@ class ShardRows:
                 last = k == self._m - 1
                 for tensor in touched:
                     tensor.grad = None
-                with _gathered(records.values(), last):
+                with _gathered(records.values(), last, self._m >= _MANY * ranks.size):
                     _backward(losses, k, float(scales[k]), retain_graph or not last)
                 self._take(k)
 
@@ -188,13 +192,14 @@ def _set_aside(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def _gathered(records: Any, last: bool) -> Iterator[None]:
+def _gathered(records: Any, last: bool, every: bool) -> Iterator[None]:
     """Keep parameters whole until the last pass, where they are kept from the forward to the backward pass anyway.
 
-    Others are gathered again in each pass, as `fully_shard` was told to.
+    Others are gathered again in each pass, as `fully_shard` was told to, unless ``every`` says otherwise.
     """
     groups = {id(record.group): record.group for record in records}.values()
-    kept = [group for group in groups if not last and not group._reshard_after_forward and group.reshard_after_backward]
+    some = [group for group in groups if every or not group._reshard_after_forward]
+    kept = [group for group in some if not last and group.reshard_after_backward]
     try:
         for group in kept:
             group.reshard_after_backward = False

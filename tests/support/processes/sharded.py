@@ -49,6 +49,32 @@ def fsdp(rank: int, size: int) -> list[Comparison]:
 
 
 @case(2)
+def fsdp_many_losses(rank: int, size: int) -> list[Comparison]:
+    """With many more losses than processes, parameters are gathered once for all passes."""
+    mesh = init_device_mesh("cpu", (size,))
+
+    def many(net: nn.Module, x: Tensor) -> Tensor:
+        outputs = torch.cat(net(x), dim=1)
+        return torch.stack([(outputs - k).square().mean() for k in range(4 * size)])
+
+    found = train(
+        sharded(mesh),
+        Alone(Tasks(), pg.UPGrad()),
+        pg.UPGrad(),
+        lambda t, net: (many(net, part(batch(t, 4 * size), rank, size)), {}),
+        lambda t, net: many(net, batch(t, 4 * size)),
+    )
+    counts, x = [], part(batch(0, 4 * size), rank, size)
+    for call in (lambda losses: pg.backward(losses, pg.UPGrad()), lambda losses: losses.sum().backward()):
+        model = sharded(mesh)
+        for _ in range(2):
+            with Traffic() as counted:
+                call(many(model, x))
+        counts.append(torch.tensor(sum(bytes_ for name, bytes_, _ in counted.calls if name == "_allgather_base_")))
+    return [*found, Comparison("bytes gathered, against one plain pass", *counts)]
+
+
+@case(2)
 def fsdp_options(rank: int, size: int) -> list[Comparison]:
     """Parameters and groups by name, a vector of losses."""
     found = []
