@@ -12,6 +12,7 @@ import matplotlib as mpl
 mpl.use("svg")
 import matplotlib.pyplot as plt
 import torch
+from marks import between_marks
 from matplotlib.axes import Axes
 from matplotlib.patches import Wedge
 
@@ -21,7 +22,6 @@ from paretograd.reports.coverage import coverage, to_markdown
 
 ASSETS = Path(__file__).parent / "assets"
 COVERAGE_PAGE = Path(__file__).parent / "coverage.md"
-BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
 STYLE = {
     "svg.hashsalt": "paretograd",
     "font.size": 10.0,
@@ -168,9 +168,7 @@ def theorems() -> None:
     found = coverage()
     save(flowchart.draw(found), "coverage")
     text = COVERAGE_PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    COVERAGE_PAGE.write_text(f"{before}{BEGIN}\n\n{to_markdown(found)}\n\n{END}{after}", encoding="utf-8")
+    COVERAGE_PAGE.write_text(between_marks(text, to_markdown(found)), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from marks import between_marks
+
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
-BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
 
 
 def main() -> None:
@@ -28,9 +29,7 @@ def main() -> None:
 
 def with_results(page: str, folder: Path) -> str:
     """The text of a page, with the results of a study between its marks."""
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{results(folder)}\n\n{END}{after}"
+    return between_marks(page, results(folder))
 
 
 def results(folder: Path) -> str:

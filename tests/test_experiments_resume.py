@@ -102,11 +102,9 @@ def test_killed_at_every_write(tmp_path, monkeypatch, undisturbed):
     moments = Moments()
     monkeypatch.setattr(os, "fsync", moments.deadly(os.fsync))
     monkeypatch.setattr(Path, "replace", moments.deadly(Path.replace))
-    fatal, alive = 0, False
-    while not alive:
-        fatal += 1 if fatal < 12 else 5
-        again = partial(run_study, STUDY, tmp_path / str(fatal), checkpoint_every=0.0)
-        alive = moments.survives(again, partial(again, resume=True), fatal)
+    for fatal in moments.one_after_another(
+        lambda fatal: partial(run_study, STUDY, tmp_path / str(fatal), checkpoint_every=0.0), dense=12, stride=5
+    ):
         assert results_in(tmp_path / str(fatal)) == undisturbed
     assert fatal > 40
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shlex
 import shutil
@@ -20,7 +19,7 @@ import pytest
 import torch
 from rich.console import Console
 from support.adult import made_adult
-from support.killing import Moments
+from support.killing import Moments, Press
 from typer.testing import CliRunner
 
 import paretograd as pg
@@ -29,7 +28,7 @@ from paretograd.cli.bars import Bars
 from paretograd.cli.fairness import _summary
 from paretograd.descent import archive
 from paretograd.descent.stops import Stop
-from paretograd.experiments import Method, Study, Watch, run_study
+from paretograd.experiments import Method, Study, run_study
 from paretograd.experiments.fairness import (
     FairnessResults,
     FairnessStudy,
@@ -245,25 +244,11 @@ class TestFolder:
 
 
 class TestResume:
-    class Press(Watch):
-        """Presses Ctrl-C once, when a method has taken some steps."""
-
-        def __init__(self, label: str, steps: int, number: int = signal.SIGINT) -> None:
-            self.label, self.count, self.number, self.now = label, steps, number, ""
-
-        def method(self, label, resumed_at):
-            self.now = label
-
-        def steps(self, taken, running, gamma):
-            if self.now == self.label and taken >= self.count:
-                self.count = 10**9
-                os.kill(os.getpid(), self.number)
-
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_an_interrupt_loses_nothing(self, tmp_path, done, number):
         """A checkpoint of that step, then KeyboardInterrupt; the rest ends with the same bytes, schedule included."""
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "s", watch=self.Press("MAS-Rand", 5, number))
+            run(tmp_path / "s", watch=Press("MAS-Rand", 5, number))
         assert archive.read(tmp_path / "s" / "checkpoints" / "mas-rand.npz")["step"] >= 5
         assert "Not trained yet: MAS-Rand, UPGrad" in (tmp_path / "s" / "table.md").read_text()
         run(tmp_path / "s", resume=True)
@@ -278,11 +263,9 @@ class TestResume:
         undisturbed = results_in(run(tmp_path / "undisturbed", study).folder)
         moments = Moments()
         monkeypatch.setattr(Path, "replace", moments.deadly(Path.replace, after=False))
-        fatal, alive = 0, False
-        while not alive:
-            fatal += 1 if fatal < 9 else 3
-            again = partial(run, tmp_path / str(fatal), study, checkpoint_every=0.0)
-            alive = moments.survives(again, partial(again, resume=True), fatal)
+        for fatal in moments.one_after_another(
+            lambda fatal: partial(run, tmp_path / str(fatal), study, checkpoint_every=0.0), dense=9, stride=3
+        ):
             assert results_in(tmp_path / str(fatal)) == undisturbed
         assert fatal > 12
 
@@ -314,7 +297,7 @@ class TestResume:
     @pytest.mark.parametrize("damage", ["truncate", "nan"])
     def test_a_damaged_checkpoint_is_refused_and_can_be_rerun(self, tmp_path, done, damage):
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, watch=self.Press("MAS-Rand", 5))
+            run(tmp_path, watch=Press("MAS-Rand", 5))
         path = tmp_path / "checkpoints" / "mas-rand.npz"
         state = archive.read(path)
         if damage == "nan":
@@ -337,7 +320,7 @@ class TestResume:
 
     def test_another_device_or_version_is_told(self, tmp_path):
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, watch=self.Press("MGDA", 2))
+            run(tmp_path, watch=Press("MGDA", 2))
         config = json.loads((tmp_path / "config.json").read_text())
         config["sessions"][0] |= {"device": "NVIDIA H200", "versions": {}}
         (tmp_path / "config.json").write_text(json.dumps(config))

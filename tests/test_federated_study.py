@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shlex
 import shutil
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from support.cifar10 import made_cifar10
-from support.killing import Moments
+from support.killing import Moments, Press
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from typer.testing import CliRunner
@@ -28,7 +27,6 @@ import paretograd as pg
 from paretograd.cli.app import app
 from paretograd.descent import archive
 from paretograd.descent.stops import Stop
-from paretograd.experiments import Watch
 from paretograd.experiments.fairness import FairnessStudy
 from paretograd.experiments.federated import (
     FederatedResults,
@@ -397,25 +395,11 @@ class TestFolder:
 
 
 class TestResume:
-    class Press(Watch):
-        """Presses Ctrl-C once, when a run has taken some epochs."""
-
-        def __init__(self, label: str, steps: int, number: int = signal.SIGINT) -> None:
-            self.label, self.count, self.number, self.now = label, steps, number, ""
-
-        def method(self, label, resumed_at):
-            self.now = label
-
-        def steps(self, taken, running, gamma):
-            if self.now.startswith(self.label) and taken >= self.count:
-                self.count = 10**9
-                os.kill(os.getpid(), self.number)
-
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_an_interrupt_loses_nothing(self, tmp_path, done, number):
         """A checkpoint of that epoch, then KeyboardInterrupt; the rest ends with the same bytes."""
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "s", watch=self.Press("Capped", 1, number))
+            run(tmp_path / "s", watch=Press("Capped", 1, number))
         [path] = (tmp_path / "s" / "checkpoints").glob("*.npz")
         assert archive.read(path)["0_epoch"] >= 1
         assert "Not trained yet: 3 of 4 runs." in (tmp_path / "s" / "table.md").read_text()
@@ -429,11 +413,9 @@ class TestResume:
         undisturbed = results_in(run(tmp_path / "undisturbed", study).folder)
         moments = Moments()
         monkeypatch.setattr(Path, "replace", moments.deadly(Path.replace, after=False))
-        fatal, alive = 0, False
-        while not alive:
-            fatal += 1 if fatal < 4 else 2
-            again = partial(run, tmp_path / str(fatal), study, checkpoint_every=0.0)
-            alive = moments.survives(again, partial(again, resume=True), fatal)
+        for fatal in moments.one_after_another(
+            lambda fatal: partial(run, tmp_path / str(fatal), study, checkpoint_every=0.0), dense=4, stride=2
+        ):
             assert results_in(tmp_path / str(fatal)) == undisturbed
         assert fatal > 5
 
@@ -472,7 +454,7 @@ class TestResume:
     def test_a_damaged_checkpoint_is_refused(self, tmp_path, damage):
         study = replace(SMALL, methods=("mgda",), parts=("table",))
         with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, study, watch=self.Press("MGDA", 1))
+            run(tmp_path, study, watch=Press("MGDA", 1))
         [path] = (tmp_path / "checkpoints").glob("*.npz")
         state = archive.read(path)
         changes = {"nan": {"0_parameters": state["0_parameters"] * np.nan}, "shape": {"0_weights": np.zeros(3)}}

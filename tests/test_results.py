@@ -13,11 +13,14 @@ FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("*/config.json"
 
 @pytest.fixture(scope="module")
 def script():
+    """docs/make_results.py, which finds what it shares with its neighbours beside it."""
     spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        spec.loader.exec_module(module)
     return module
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+
+from paretograd.experiments import Watch
 
 
 class Killed(BaseException):
@@ -43,3 +48,35 @@ class Moments:
             resume()
             return False
         return True
+
+    def one_after_another(
+        self, begin: Callable[[int], Callable[..., object]], dense: int, stride: int
+    ) -> Iterator[int]:
+        """Killed at each of the first moments, then at every few, until there is none left; yields the moment.
+
+        Args:
+            begin: the work for a fatal moment; with ``resume=True`` it goes on.
+            dense: the last moment before the gaps.
+            stride: moments from one to the next after it.
+        """
+        fatal, alive = 0, False
+        while not alive:
+            fatal += 1 if fatal < dense else stride
+            work = begin(fatal)
+            alive = self.survives(work, partial(work, resume=True), fatal)
+            yield fatal
+
+
+class Press(Watch):
+    """Presses Ctrl-C once, when a method whose label begins so has taken some steps."""
+
+    def __init__(self, label: str, steps: int, number: int = signal.SIGINT) -> None:
+        self.label, self.count, self.number, self.now = label, steps, number, ""
+
+    def method(self, label: str, resumed_at: int) -> None:
+        self.now = label
+
+    def steps(self, taken: int, running: int, gamma: float) -> None:
+        if self.now.startswith(self.label) and taken >= self.count:
+            self.count = 10**9
+            os.kill(os.getpid(), self.number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,6 @@ from rich.console import Group
 from rich.text import Text
 
 from paretograd.cli import trained
-from paretograd.cli.bars import Bars
 from paretograd.cli.summary import table_of
 from paretograd.experiments.config import read_config
 from paretograd.experiments.federated import FederatedResults, words
@@ -58,21 +58,8 @@ def run(
     report: bool,
 ) -> None:
     """Run the study with these options, print its tables, and draw its report."""
-    about_study = {name: value for name, value in options.items() if name not in ("data_dir", "device")}
-    study = read_study(**about_study)
-
-    def work(bars: Bars) -> FederatedResults:
-        return run_federated(
-            study,
-            folder,
-            data_dir=options["data_dir"],
-            device=options["device"] or "auto",
-            resume=resume,
-            overwrite=overwrite,
-            checkpoint_every=checkpoint_every,
-            watch=bars,
-        )
-
+    study = read_study(**trained.about_study(options))
+    work = partial(run_federated, resume=resume, overwrite=overwrite, checkpoint_every=checkpoint_every)
     trained.follow(study, folder, options, work, _summary, draw if report else None, f"{folder / 'runs'} (thinned)")
 
 

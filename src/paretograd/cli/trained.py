@@ -64,11 +64,16 @@ class Results(Protocol):
 Found = TypeVar("Found", bound=Results)
 
 
+def about_study(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that say what is trained, and not from which files or on what."""
+    return {name: value for name, value in options.items() if name not in ("data_dir", "device")}
+
+
 def follow(
     study: Study,
     folder: Path,
     options: Mapping[str, Any],
-    run: Callable[[Bars], Found],
+    run: Callable[..., Found],
     summary: Callable[[Found, int], RenderableType],
     draw: Callable[[Found], list[Path]] | None,
     numbers: str,
@@ -79,14 +84,15 @@ def follow(
         study: what is run.
         folder: where.
         options: ``data_dir`` and ``device`` as they were given.
-        run: the work.
+        run: the work, which takes study, folder, ``data_dir``, ``device`` and ``watch``.
         summary: what is printed of it, for a width.
         draw: figures and page; None for no report.
         numbers: where the numbers of the runs are, in the folder.
     """
     try:
         with Bars() as bars:
-            results = run(bars)
+            device = options["device"] or "auto"
+            results = run(study, folder, data_dir=options["data_dir"], device=device, watch=bars)
         console().print(summary(results, console().width))
         console().print(_places(folder, _report(results, draw) if draw is not None else [], numbers))
     except KeyboardInterrupt:

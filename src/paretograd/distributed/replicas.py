@@ -11,13 +11,12 @@ from torch import Tensor
 
 from paretograd.autograd.choice import is_private
 from paretograd.autograd.engine import present
-from paretograd.autograd.graph import Graph
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import dense, not_finite, release, weighted_gradients
-from paretograd.autograd.source import Losses, Source, at_losses, below_heads
+from paretograd.autograd.source import Source, at_losses, below_heads
 from paretograd.distributed.buckets import BUCKET
 from paretograd.distributed.columns import Columns
-from paretograd.distributed.ranks import Ranks
+from paretograd.distributed.prepare import Work
 from paretograd.distributed.stream import Taker, stream
 
 Answer = TypeVar("Answer")
@@ -32,43 +31,26 @@ class ReplicaRows:
         unbatchable: whether the batched pass failed, so that one loss after the other should be tried.
     """
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        losses: Losses,
-        graph: Graph,
-        groups: Sequence[Sequence[Tensor]],
-        own: Sequence[Tensor],
-        counts: Sequence[int] | None,
-        scales: Tensor,
-        chunk: int | None,
-        batched: bool,
-    ) -> None:
+    def __init__(self, work: Work, chunk: int | None, batched: bool) -> None:
         """Differentiate, and send.
 
         Args:
-            ranks: the processes.
-            losses: this process's losses.
-            graph: their graph, which is kept.
-            groups: parameters to aggregate.
-            own: parameters that get the sum of the gradients of their losses.
-            counts: how many losses each process has, where they are different ones.
-            scales: what this process's part of each row is multiplied by, shape ``(losses,)``.
+            work: what this process does; its graph is kept.
             chunk: how many losses to differentiate at a time.
             batched: whether passes may be batched.
         """
-        self._losses, self._graph, self._scales = losses, graph, scales
-        self._mine = [param for group in groups for param in group if id(param) in graph.reached_by]
-        self._own = [param for param in own if id(param) in graph.reached_by]
-        everything = [param for group in groups for param in group]
-        m = len(losses) if counts is None else sum(counts)
+        losses, graph, ranks = work.losses, work.graph, work.layout.ranks
+        self._losses, self._graph, self._scales = losses, graph, work.scales
+        everything = [param for group in work.groups for param in group]
+        self._mine = [param for param in everything if id(param) in graph.reached_by]
+        self._own = [param for param in work.own if id(param) in graph.reached_by]
         self.eps = max((rounding(param) for param in everything), default=2e-16)
-        self.columns = Columns(ranks, groups, own, counts, m)
+        self.columns = Columns(ranks, work.groups, work.own, work.counts, work.m)
         self.problem: Exception | None = None
         self.unbatchable = False
-        largest = max((param.numel() for param in everything), default=1)
-        rows = _rows_at_a_time(m, sum(p.numel() for p in everything), largest, ranks.size) if chunk is None else chunk
-        self._differentiate(rows if counts is None else chunk or len(losses), batched)
+        total, largest = sum(p.numel() for p in everything), max((p.numel() for p in everything), default=1)
+        rows = _rows_at_a_time(work.m, total, largest, ranks.size) if chunk is None else chunk
+        self._differentiate(rows if work.counts is None else chunk or len(losses), batched)
 
     def _differentiate(self, rows: int, batched: bool) -> None:
         count, columns = len(self._losses), self.columns

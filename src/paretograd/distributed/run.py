@@ -92,22 +92,9 @@ def _differentiate(work: Work, call: Call) -> tuple[Rows, Tensor]:
 
 
 def _rows(work: Work, call: Call, batched: bool) -> Rows:
-    ranks = work.layout.ranks
     if work.layout.kind == "sharded":
-        return ShardRows(
-            ranks,
-            work.losses,
-            work.graph,
-            work.groups,
-            work.own,
-            work.reached,
-            work.layout.records,
-            work.scales,
-            call.retain_graph,
-        )
-    return ReplicaRows(
-        ranks, work.losses, work.graph, work.groups, work.own, work.counts, work.scales, call.chunk, batched
-    )
+        return ShardRows(work, call.retain_graph)
+    return ReplicaRows(work, call.chunk, batched)
 
 
 def _summed(work: Work, rows: Rows, exact: bool) -> Tensor:

@@ -7,18 +7,16 @@ of shards, and the direction is a sum of shards: nothing but the Gramian is sent
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from paretograd.autograd.graph import Graph
 from paretograd.autograd.products import combination, rounding, row_gramian
 from paretograd.autograd.source import Losses
-from paretograd.distributed.ranks import Ranks
-from paretograd.distributed.wrappers import Sharded
+from paretograd.distributed.prepare import Work
 from paretograd.errors import ParameterError
 
 #: With this many losses for each process, the rows take so much more memory than whole parameters do, at least, that
@@ -38,44 +36,28 @@ class ShardRows:
     problem: Exception | None = None
     unbatchable = False
 
-    def __init__(
-        self,
-        ranks: Ranks,
-        losses: Losses,
-        graph: Graph,
-        groups: Sequence[Sequence[Tensor]],
-        own: Sequence[Tensor],
-        reached: Mapping[int, int],
-        records: Mapping[int, Sharded],
-        scales: Tensor,
-        retain_graph: bool,
-    ) -> None:
+    def __init__(self, work: Work, retain_graph: bool) -> None:
         """Differentiate.
 
         Args:
-            ranks: the processes.
-            losses: m losses.
-            graph: their graph.
-            groups: parameters to aggregate.
-            own: parameters that get the sum of the gradients of their losses.
-            reached: for each of these, by ``id``, a bit for every loss that reaches it.
-            records: those under `fully_shard`, by ``id``.
-            scales: what this process's part of each row is multiplied by, before it is averaged.
+            work: what this process does.
             retain_graph: whether to keep the graph.
         """
-        self._ranks, self._groups, self._own, self._m = ranks, groups, own, len(losses)
-        self._reached, self._alone = reached, {id(param) for param in own}
-        self._params = [*(param for group in groups for param in group), *own]
-        self.eps = max((rounding(local(param)) for group in groups for param in group), default=2e-16)
+        self._ranks, self._groups, self._own, self._m = work.layout.ranks, work.groups, work.own, work.m
+        self._reached, self._alone = work.reached, {id(param) for param in work.own}
+        every = [param for group in work.groups for param in group]
+        self._params = [*every, *work.own]
+        self.eps = max((rounding(local(param)) for param in every), default=2e-16)
         self._rows: dict[int, Tensor] = {}
-        touched = [*self._params, *graph.leaves, *(record.shard for record in records.values())]
-        with _set_aside(touched), _synchronised(records.values()):
+        records = work.layout.records.values()
+        touched = [*self._params, *work.graph.leaves, *(record.shard for record in records)]
+        with _set_aside(touched), _synchronised(records):
             for k in range(self._m):
                 last = k == self._m - 1
                 for tensor in touched:
                     tensor.grad = None
-                with _gathered(records.values(), last, self._m >= _MANY * ranks.size):
-                    _backward(losses, k, float(scales[k]), retain_graph or not last)
+                with _gathered(records, last, self._m >= _MANY * self._ranks.size):
+                    _backward(work.losses, k, float(work.scales[k]), retain_graph or not last)
                 self._take(k)
 
     def _take(self, k: int) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from paretograd.errors import ParetogradError
 from paretograd.experiments.lines import Lines
@@ -33,12 +33,24 @@ def add_common_options(parser: argparse.ArgumentParser, out: str) -> None:
 def run_program(
     parser: argparse.ArgumentParser,
     arguments: Sequence[str] | None,
-    run: Callable[[argparse.Namespace, Lines], Finished],
+    read_study: Callable[..., Any],
+    names: Sequence[str],
+    run: Callable[..., Finished],
 ) -> int:
-    """Run the study; returns the exit code: 0, 2 for a mistake of the caller, 130 after an interrupt."""
+    """Run a study; returns the exit code: 0, 2 for a mistake of the caller, 130 after an interrupt.
+
+    Args:
+        parser: of the arguments.
+        arguments: None for those of this process.
+        read_study: makes the study from options.
+        names: of these options.
+        run: runs it.
+    """
     asked = parser.parse_args(arguments)
+    common = ("data_dir", "device", "resume", "overwrite", "checkpoint_every")
     try:
-        results = run(asked, Lines(say))
+        study = read_study(**{name: getattr(asked, name) for name in names})
+        results = run(study, asked.out, **{name: getattr(asked, name) for name in common}, watch=Lines(say))
     except ParetogradError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

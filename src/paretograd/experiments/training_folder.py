@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
+import torch
+
+from paretograd.errors import InputError
 from paretograd.experiments.config import Described, new_session, read_config, write_config
+from paretograd.experiments.device import device_name
 from paretograd.experiments.files import write_text
 from paretograd.experiments.folder import Folder
 from paretograd.experiments.progress import Watch
+from paretograd.experiments.stopping import Wish, wish_to_stop
+
+Data = TypeVar("Data")
 
 
 class Commanded(Described, Protocol):
@@ -18,8 +26,53 @@ class Commanded(Described, Protocol):
         """The command line."""
 
 
+class Trainable(Commanded, Protocol):
+    """A study whose rules can be tried."""
+
+    def rehearse(self) -> None:
+        """Raise if some rule cannot work."""
+
+
 class TrainingFolder(Folder):
     """Paths of its files, and its configuration."""
+
+    @contextmanager
+    def at_work(
+        self,
+        study: Trainable,
+        load: Callable[[], Data],
+        device: torch.device,
+        told: Watch,
+        resume: bool,
+        overwrite: bool,
+    ) -> Iterator[tuple[Data | None, Wish]]:
+        """Open the folder for a study, alone; what cannot work raises before anything is written.
+
+        Args:
+            study: what is run.
+            load: its data, which are needed where something is left to train.
+            device: to train on.
+            told: what happens.
+            resume: go on with what is there.
+            overwrite: remove what is there.
+
+        Yields:
+            the data, or None if all is done; and the wish to stop.
+        """
+        self.check(study, resume, overwrite)
+        study.rehearse()
+        data = load() if overwrite or not self.finished(study) else None
+        with self.locked(), wish_to_stop() as wish:
+            self.check(study, resume, overwrite)  # it may have been someone else's until now
+            self.open(study, overwrite, device_name(device), told)
+            yield data, wish
+
+    def plain_study(self) -> dict[str, Any]:
+        """The study that lies here, as JSON has it."""
+        if not self.config.exists():
+            raise InputError(f"{self.path} holds no study: there is no {self.config.name} in it")
+        found: dict[str, Any] = read_config(self.config)["study"]
+        return found
 
     def open(self, study: Commanded, overwrite: bool, device: str, told: Watch) -> None:
         """Write or update the configuration."""

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from paretograd.experiments.fairness.run import FairnessResults, run_fairness
+from paretograd.experiments.fairness.run import run_fairness
 from paretograd.experiments.fairness.study import read_study
-from paretograd.experiments.lines import Lines
 from paretograd.experiments.terminal import add_common_options, run_program
 
 _NAMES = ("methods", "seeds", "steps", "gaps", "scaling", "tf32")
@@ -21,20 +20,7 @@ _NAMES = ("methods", "seeds", "steps", "gaps", "scaling", "tf32")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the study; returns the exit code: 0, 2 for a mistake of the caller, 130 after an interrupt."""
-    return run_program(_parser(), arguments, _run)
-
-
-def _run(asked: argparse.Namespace, lines: Lines) -> FairnessResults:
-    return run_fairness(
-        read_study(**{name: getattr(asked, name) for name in _NAMES}),
-        asked.out,
-        data_dir=asked.data_dir,
-        device=asked.device,
-        resume=asked.resume,
-        overwrite=asked.overwrite,
-        checkpoint_every=asked.checkpoint_every,
-        watch=lines,
-    )
+    return run_program(_parser(), arguments, read_study, _NAMES, run_fairness)
 
 
 def _parser() -> argparse.ArgumentParser:

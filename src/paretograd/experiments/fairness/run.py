@@ -6,17 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paretograd.errors import InputError
 from paretograd.experiments.checkpoint import Checkpoints, checked_interval
-from paretograd.experiments.config import read_config
-from paretograd.experiments.device import Device, device_name, find_device
+from paretograd.experiments.device import Device, find_device
 from paretograd.experiments.fairness import table
 from paretograd.experiments.fairness.folder import FairnessFolder
 from paretograd.experiments.fairness.result import MethodResult, result_of
 from paretograd.experiments.fairness.study import FairnessStudy
 from paretograd.experiments.fairness.training import Training
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.stopping import Wish, wish_to_stop
+from paretograd.experiments.stopping import Wish
 from paretograd.experiments.timed import Timed
 from paretograd.problems.fairness import Adult, Rows, load_adult
 
@@ -72,22 +70,20 @@ def run_fairness(
     """
     every = checked_interval(checkpoint_every)
     place, told, target = FairnessFolder(folder), watch or Watch(), find_device(device)
-    place.check(study, resume, overwrite)
-    study.rehearse()
-    if overwrite or not place.finished(study):
-        data = load_adult(data_dir, study.scaling) if data is None else data
-    with place.locked(), wish_to_stop() as wish:
-        place.check(study, resume, overwrite)  # it may have been someone else's until now
-        place.open(study, overwrite, device_name(target), told)
+
+    def load() -> Adult:
+        return load_adult(data_dir, study.scaling) if data is None else data
+
+    with place.at_work(study, load, target, told, resume, overwrite) as (found, wish):
         labels = study.labels()
         told.begin(labels, study.steps)
-        on_device = data.train.to(target) if data is not None else None
+        on_device = found.train.to(target) if found is not None else None
         for rule, label, name in zip(study.methods, labels, study.files(), strict=True):
             before = place.result(name).exists()
             if before:
                 place.checkpoint(name).unlink(missing_ok=True)
-            elif data is not None and on_device is not None:
-                _train(study, rule, label, name, place, data, on_device, every, told, wish)
+            elif found is not None and on_device is not None:
+                _train(study, rule, label, name, place, found, on_device, every, told, wish)
             results = read_results(place.path)
             table.write(place, study, results.methods)
             told.finished(label, before)
@@ -98,9 +94,7 @@ def run_fairness(
 def read_results(folder: str | Path) -> FairnessResults:
     """A study from its folder, with the methods that are done; nothing is trained."""
     place = FairnessFolder(folder)
-    if not place.config.exists():
-        raise InputError(f"{place.path} holds no study: there is no {place.config.name} in it")
-    study = FairnessStudy.from_plain(read_config(place.config)["study"])
+    study = FairnessStudy.from_plain(place.plain_study())
     names = zip(study.labels(), study.files(), strict=True)
     done = {label: place.load(name, label, study) for label, name in names if place.result(name).exists()}
     return FairnessResults(study, place.path, done)

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paretograd.experiments.federated.plan import PARTS
-from paretograd.experiments.federated.run import FederatedResults, run_federated
+from paretograd.experiments.federated.run import run_federated
 from paretograd.experiments.federated.study import read_study
-from paretograd.experiments.lines import Lines
 from paretograd.experiments.terminal import add_common_options, run_program
 
 _NAMES = ("small", "parts", "methods", "seeds", "epochs", "lr", "noise", "tf32")
@@ -22,20 +21,7 @@ _NAMES = ("small", "parts", "methods", "seeds", "epochs", "lr", "noise", "tf32")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the study; returns the exit code: 0, 2 for a mistake of the caller, 130 after an interrupt."""
-    return run_program(_parser(), arguments, _run)
-
-
-def _run(asked: argparse.Namespace, lines: Lines) -> FederatedResults:
-    return run_federated(
-        read_study(**{name: getattr(asked, name) for name in _NAMES}),
-        asked.out,
-        data_dir=asked.data_dir,
-        device=asked.device,
-        resume=asked.resume,
-        overwrite=asked.overwrite,
-        checkpoint_every=asked.checkpoint_every,
-        watch=lines,
-    )
+    return run_program(_parser(), arguments, read_study, _NAMES, run_federated)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,6 +11,20 @@ import triton.language as tl
 
 
 @triton.jit
+def _rows(tile, TILES: tl.constexpr, B: tl.constexpr):
+    # The rows of a tile of this program.
+    return (tl.program_id(0).to(tl.int64) * TILES + tile) * B + tl.arange(0, B)
+
+
+@triton.jit
+def _store_sums(parts, client, first, second, C: tl.constexpr):
+    # Two sums over this program's rows.
+    out = parts + (client * tl.num_programs(0) + tl.program_id(0)) * 2 * C + tl.arange(0, C)
+    tl.store(out, first)
+    tl.store(out + C, second)
+
+
+@triton.jit
 def first_layer(cols, weight, h, parts, rows, TILES: tl.constexpr, B: tl.constexpr, C: tl.constexpr):
     # relu(cols @ weight) with 64 + 16 columns, and sums of it and of its squares. The bias is a row of the weight.
     client = tl.program_id(1).to(tl.int64)
@@ -19,7 +33,7 @@ def first_layer(cols, weight, h, parts, rows, TILES: tl.constexpr, B: tl.constex
     w_rest = tl.load(weight + rest[:, None] * C + c[None, :])
     total, squares = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
     for tile in range(TILES):
-        row = (tl.program_id(0).to(tl.int64) * TILES + tile) * B + tl.arange(0, B)
+        row = _rows(tile, TILES, B)
         inside = (row < rows)[:, None]
         start = (client * rows + row)[:, None]
         x = tl.load(cols + start * 80 + k[None, :], mask=inside, other=0.0)
@@ -30,9 +44,7 @@ def first_layer(cols, weight, h, parts, rows, TILES: tl.constexpr, B: tl.constex
         value = kept.to(tl.float32)
         total += tl.sum(value, axis=0)
         squares += tl.sum(value * value, axis=0)
-    out = parts + (client * tl.num_programs(0) + tl.program_id(0)) * 2 * C
-    tl.store(out + c, total)
-    tl.store(out + C + c, squares)
+    _store_sums(parts, client, total, squares, C)
 
 
 @triton.jit
@@ -43,7 +55,7 @@ def rectify(h, bias, parts, rows, TILES: tl.constexpr, B: tl.constexpr, C: tl.co
     b = tl.load(bias + c)[None, :]
     total, squares = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
     for tile in range(TILES):
-        row = (tl.program_id(0).to(tl.int64) * TILES + tile) * B + tl.arange(0, B)
+        row = _rows(tile, TILES, B)
         inside = (row < rows)[:, None]
         at = h + (client * rows + row)[:, None] * C + c[None, :]
         found = tl.load(at, mask=inside, other=0.0).to(tl.float32) + b
@@ -52,9 +64,7 @@ def rectify(h, bias, parts, rows, TILES: tl.constexpr, B: tl.constexpr, C: tl.co
         value = tl.where(inside, kept.to(tl.float32), 0.0)
         total += tl.sum(value, axis=0)
         squares += tl.sum(value * value, axis=0)
-    out = parts + (client * tl.num_programs(0) + tl.program_id(0)) * 2 * C
-    tl.store(out + c, total)
-    tl.store(out + C + c, squares)
+    _store_sums(parts, client, total, squares, C)
 
 
 @triton.jit
@@ -87,16 +97,14 @@ def pooled_sums(slope, top, parts, rows, TILES: tl.constexpr, B: tl.constexpr, C
     c = tl.arange(0, C)
     total, products = tl.zeros((C,), tl.float32), tl.zeros((C,), tl.float32)
     for tile in range(TILES):
-        row = (tl.program_id(0).to(tl.int64) * TILES + tile) * B + tl.arange(0, B)
+        row = _rows(tile, TILES, B)
         inside = (row < rows)[:, None]
         at = (client * rows + row)[:, None] * C + c[None, :]
         g = tl.load(slope + at, mask=inside, other=0.0).to(tl.float32)
         x = tl.load(top + at, mask=inside, other=0.0).to(tl.float32)
         total += tl.sum(g, axis=0)
         products += tl.sum(g * x, axis=0)
-    out = parts + (client * tl.num_programs(0) + tl.program_id(0)) * 2 * C
-    tl.store(out + c, total)
-    tl.store(out + C + c, products)
+    _store_sums(parts, client, total, products, C)
 
 
 @triton.jit
@@ -127,7 +135,7 @@ def first_weights(
     c, k, rest = tl.arange(0, C), tl.arange(0, 64), 64 + tl.arange(0, 16)
     total, total_rest = tl.zeros((64, C), tl.float32), tl.zeros((16, C), tl.float32)
     for tile in range(TILES):
-        row = (tl.program_id(0).to(tl.int64) * TILES + tile) * B + tl.arange(0, B)
+        row = _rows(tile, TILES, B)
         inside = (row < rows)[:, None]
         start = (client * rows + row)[:, None] * 80
         found = _through(h, slope, place, mean, spread, scale, sums, client, row, rows, WIDTH, C)
@@ -150,7 +158,7 @@ def second_slopes(
     c = tl.arange(0, C)
     total = tl.zeros((C,), tl.float32)
     for tile in range(TILES):
-        row = (tl.program_id(0).to(tl.int64) * TILES + tile) * B + tl.arange(0, B)
+        row = _rows(tile, TILES, B)
         found = _through(h, slope, place, mean, spread, scale, sums, client, row, rows, WIDTH, C)
         total += tl.sum(found, axis=0)
         at = (client * rows + row)[:, None] * C + c[None, :]
@@ -169,7 +177,7 @@ def second_weights(
     c, k = tl.arange(0, C), tl.arange(0, 4 * C)
     total, last = tl.zeros((4 * C, C), tl.float32), tl.zeros((C, C), tl.float32)
     for tile in range(TILES):
-        row = (tl.program_id(0).to(tl.int64) * TILES + tile) * B + tl.arange(0, B)
+        row = _rows(tile, TILES, B)
         inside = (row < rows)[:, None]
         image, i, j = row // (WIDTH * WIDTH), row // WIDTH % WIDTH, row % WIDTH
         images = rows // (WIDTH * WIDTH)

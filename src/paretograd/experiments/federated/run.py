@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from paretograd.errors import InputError
 from paretograd.experiments.checkpoint import Checkpoints, checked_interval
-from paretograd.experiments.config import read_config
-from paretograd.experiments.device import Device, device_name, find_device
+from paretograd.experiments.device import Device, find_device
 from paretograd.experiments.federated import table
 from paretograd.experiments.federated.federation import Federations
 from paretograd.experiments.federated.folder import FederatedFolder
@@ -24,7 +22,7 @@ from paretograd.experiments.federated.together import Together
 from paretograd.experiments.federated.training import Training
 from paretograd.experiments.names import file_names
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.stopping import Wish, wish_to_stop
+from paretograd.experiments.stopping import Wish
 from paretograd.experiments.timed import Timed
 from paretograd.problems.cifar10 import Cifar10, load_cifar10
 
@@ -84,15 +82,13 @@ def run_federated(
     """
     every = checked_interval(checkpoint_every)
     place, told, target = FederatedFolder(folder), watch or Watch(), find_device(device)
-    place.check(study, resume, overwrite)
-    study.rehearse()
-    if overwrite or not place.finished(study):
-        data = load_cifar10(data_dir) if data is None else data
-    with place.locked(), wish_to_stop() as wish:
-        place.check(study, resume, overwrite)  # it may have been someone else's until now
-        place.open(study, overwrite, device_name(target), told)
+
+    def load() -> Cifar10:
+        return load_cifar10(data_dir) if data is None else data
+
+    with place.at_work(study, load, target, told, resume, overwrite) as (found, wish):
         told.begin(study.labels(), study.epochs)
-        federations = Federations(data, study, target) if data is not None else None
+        federations = Federations(found, study, target) if found is not None else None
         names = dict(zip(study.runs(), study.files(), strict=True))
         runs: dict[Run, RunResult] = {}
         for case, file in zip(study.cases(), file_names(study.labels()), strict=True):
@@ -113,9 +109,7 @@ def run_federated(
 def read_results(folder: str | Path) -> FederatedResults:
     """A study from its folder, with the runs that are done; nothing is trained."""
     place = FederatedFolder(folder)
-    if not place.config.exists():
-        raise InputError(f"{place.path} holds no study: there is no {place.config.name} in it")
-    study = FederatedStudy.from_plain(read_config(place.config)["study"])
+    study = FederatedStudy.from_plain(place.plain_study())
     named = zip(study.runs(), study.files(), strict=True)
     done = {run: place.load(name, run.label) for run, name in named if place.result(name).exists()}
     return FederatedResults(study, place.path, done)
