@@ -22,13 +22,17 @@ from paretograd.autograd.graph import Graph, roots_of
 ROOT = Path(__file__).parents[1]
 WORKER = Path(__file__).parent / "support" / "processes" / "worker.py"
 
+#: Where the models of the processes are.
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
 #: Seconds for all cases, on a machine that is busy with something else.
 LIMIT = 300
 
 
-def run_cases(size: int, folder: Path) -> dict[str, dict[str, object]]:
+def run_cases(size: int, device: str, folder: Path) -> dict[str, dict[str, object]]:
     """What each case found wrong, on any process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    environment["PARETOGRAD_TEST_DEVICE"] = device
     processes = []
     for rank in range(size):
         arguments = [str(rank), str(size), str(folder / "rendezvous"), str(folder / f"{rank}.json")]
@@ -49,9 +53,10 @@ def run_cases(size: int, folder: Path) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_processes(size: int, tmp_path: Path) -> None:
-    found = run_cases(size, tmp_path)
+def test_processes(size: int, device: str, tmp_path: Path) -> None:
+    found = run_cases(size, device, tmp_path)
     wrong = [
         f"{process}, {name}: {line}"
         for process, cases in found.items()

@@ -51,5 +51,6 @@ def make_rng(seed: int | None, generator: torch.Generator | None) -> np.random.G
     if generator is not None and seed is not None:
         raise ParameterError("give a seed or a generator, not both")
     if seed is None:
-        seed = int(torch.randint(2**62, (), generator=generator).item())
+        device = "cpu" if generator is None else generator.device
+        seed = int(torch.randint(2**62, (), generator=generator, device=device).item())
     return np.random.default_rng(seed)

@@ -39,7 +39,7 @@ class RGW(Aggregator):
 
     def __init__(self, seed: int | None = None, generator: torch.Generator | None = None) -> None:
         self._generator = torch.Generator().manual_seed(int(make_rng(seed, generator).integers(2**62)))
-        self._normals, self._used = torch.empty(0, 0), 0
+        self._normals, self._used = torch.empty(0, 0, device="cpu"), 0
         self._singles: tuple[Tensor, ...] = ()
         self._state_before = self._generator.get_state()
 
@@ -69,7 +69,7 @@ class RGW(Aggregator):
 
     def _draw_block(self, m: int) -> None:
         self._state_before, self._used = self._generator.get_state(), 0
-        self._normals = torch.randn(_BLOCK, m, generator=self._generator, dtype=torch.float32)
+        self._normals = torch.randn(_BLOCK, m, generator=self._generator, dtype=torch.float32, device="cpu")
         self._singles = torch.softmax(self._normals, dim=1).unbind()
 
     def state_dict(self) -> dict[str, Any]:

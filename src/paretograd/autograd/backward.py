@@ -150,7 +150,7 @@ def _directions(
         found = present(private, grads)
         rest = [param for param in own if not is_private(param, graph.reached_by)]
     if rest:
-        found += present(rest, weighted_gradients(losses, rest, torch.ones(m, dtype=torch.float64)))
+        found += present(rest, weighted_gradients(losses, rest, torch.ones(m, dtype=torch.float64, device="cpu")))
     steps: list[Step] = []
     for number, (common, _) in enumerate(sorted_groups):
         pullback = (by_samples(losses, common, graph) if per_sample else None) or Pullback(
@@ -176,9 +176,9 @@ def _plain_sum(
 ) -> tuple[list[tuple[Tensor, Tensor]], list[Step]]:
     """The gradients of the sum, which hold what is not finite, and a step that has no weights."""
     m, chosen = len(losses), [param for group in groups for param in group]
-    ones = torch.ones(m, dtype=torch.float64)
+    ones = torch.ones(m, dtype=torch.float64, device="cpu")
     found = present(chosen, weighted_gradients(losses, chosen, ones, free=not retain_graph))
-    unknown = torch.full((m, m), torch.nan, dtype=torch.float64)
+    unknown = torch.full((m, m), torch.nan, dtype=torch.float64, device=losses[0].device)
     return found, [Step(unknown[0], unknown, aggregator) for _ in groups]
 
 

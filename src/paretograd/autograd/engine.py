@@ -79,7 +79,7 @@ class Pullback:
         self._rules, self._rest = ([], self._params) if by_rows else split_layers(params, graph)
         self.passes = chunk is None and bool(self._rules) and _is_large(self._rules, self._rest)
         self.eps = max((rounding(param) for param in params), default=2e-16)
-        self._scales = torch.ones(len(losses), dtype=torch.float64)
+        self._scales = torch.ones(len(losses), dtype=torch.float64, device="cpu")
         self._differentiate()
         self._check_finite()
         wanted = self._wanted_scales()

@@ -48,7 +48,7 @@ class SamplePullback:
     def _check_apart(self, losses: Tensor, params: Sequence[Tensor]) -> None:
         """Compare one gradient with what a pass of its own gives: it differs where samples are mixed."""
         k = int(self.gramian.diagonal().argmax())
-        single = torch.zeros(len(losses), dtype=torch.float64)
+        single = torch.zeros(len(losses), dtype=torch.float64, device="cpu")
         single[k] = 1.0
         ours = {id(param): grad for param, grad in self.combine(single)}
         exact = [

@@ -39,7 +39,7 @@ def at_losses(losses: Losses) -> Source:
     m = len(losses)
     if isinstance(losses, Tensor):
         return Source([losses], [torch.eye(m, dtype=losses.dtype, device=losses.device)])
-    eye = torch.eye(m)
+    eye = torch.eye(m, device=losses[0].device)
     return Source(list(losses), [eye[:, k].to(loss).reshape(m, *loss.shape) for k, loss in enumerate(losses)])
 
 

@@ -26,7 +26,7 @@ def starting_points(
     if starts is None:
         return problem.starts(names).to(dtype), names
     try:
-        points = torch.as_tensor(starts).detach().to(device="cpu", dtype=dtype, copy=True)
+        points = torch.as_tensor(starts, device="cpu").detach().to(dtype=dtype, copy=True)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(f"starts are points of shape (B, n) as a tensor or a list of lists; got {starts!r}") from None
     if points.ndim == 1:

@@ -74,7 +74,7 @@ def agree(
     before = _AGREED.get(key)
     changed = before is None or before[0] != view or before[2] != digest
     number = int(error is not None) | int(changed) << _BITS | (samples or 0) << 2 * _BITS
-    total = int(ranks.sum(torch.tensor([number], dtype=torch.int64)))
+    total = int(ranks.sum(torch.tensor([number], dtype=torch.int64, device="cpu")))
     mask = (1 << _BITS) - 1
     if total & mask:
         raise_together(ranks, error)

@@ -83,7 +83,7 @@ class Columns:
 
     def give_own(self, param: Tensor, grad: Tensor, scale: float) -> None:
         """The one gradient of a parameter that is not aggregated; what is given twice is added."""
-        scales = None if scale == 1.0 else torch.tensor([scale], dtype=torch.float64)
+        scales = None if scale == 1.0 else torch.tensor([scale], dtype=torch.float64, device="cpu")
         bucket = self._of[id(param)]
         bucket.write(param, grad[None], scales, bucket.buffer(1, clear=True), add=True)
 
@@ -150,7 +150,7 @@ class Columns:
     def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Each parameter with its gradient ``sum_k w_k g_k``, from the slices of all processes; these are given up."""
         jobs = [(bucket, w) for buckets, w in zip(self.groups, weights, strict=True) for bucket in buckets]
-        jobs += [(bucket, torch.ones(1, dtype=torch.float64)) for bucket in self.own]
+        jobs += [(bucket, torch.ones(1, dtype=torch.float64, device="cpu")) for bucket in self.own]
         found: list[tuple[Tensor, Tensor]] = []
         flights: deque[tuple[Any, Bucket, Tensor, Tensor]] = deque()
 

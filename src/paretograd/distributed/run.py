@@ -131,9 +131,9 @@ def _at_fault(work: Work, rows: Rows, gramians: Tensor) -> list[int]:
 
 def _propagate(rows: Rows, work: Work, call: Call) -> Step:
     """The gradients of the sum, which hold what is not finite, and a step that has no weights."""
-    ones = torch.ones(work.m, dtype=torch.float64)
+    ones = torch.ones(work.m, dtype=torch.float64, device="cpu")
     _fill(rows.combine([ones for _ in work.groups]), rows, call)
-    unknown = torch.full((work.m, work.m), torch.nan, dtype=torch.float64)
+    unknown = torch.full((work.m, work.m), torch.nan, dtype=torch.float64, device=work.device)
     assert call.aggregator is not None
     steps = [Step(unknown[0], unknown, call.aggregator) for _ in work.groups]
     return steps[0] if len(steps) == 1 else Step.of_groups(steps)

@@ -62,7 +62,7 @@ def scales(layout: Layout, count: int, samples: int | Sequence[int] | None, tota
         total: how many all processes have, where there is one number.
     """
     kind, ranks = layout.kind, layout.ranks
-    ones = torch.ones(count, dtype=torch.float64)
+    ones = torch.ones(count, dtype=torch.float64, device="cpu")
     if kind == "objectives":
         return ones
     divided = ranks.size if kind == "sharded" else 1
@@ -71,7 +71,7 @@ def scales(layout: Layout, count: int, samples: int | Sequence[int] | None, tota
     if isinstance(samples, int):
         mine, everyone = ones * samples, ones * total
     else:
-        mine = torch.tensor(list(samples), dtype=torch.float64)
+        mine = torch.tensor(list(samples), dtype=torch.float64, device="cpu")
         everyone = ranks.sum(mine).cpu()
     _check_counts(everyone)
     return mine * divided / everyone

@@ -106,7 +106,7 @@ class ShardRows:
     def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Each parameter with its gradient: shards of shards."""
         found = []
-        one = torch.ones(1, dtype=torch.float64)
+        one = torch.ones(1, dtype=torch.float64, device="cpu")
         jobs = [(param, w) for params, w in zip(self._groups, weights, strict=True) for param in params]
         for param, w in [*jobs, *((param, one) for param in self._own)]:
             rows = self._rows.pop(id(param), None)

@@ -46,7 +46,7 @@ def stream(source: Source, params: Sequence[Tensor], take: Taker, first: int, ro
 
 def _pull(source: Source, seeds: list[Tensor], params: Sequence[Tensor]) -> Tensor:
     torch.autograd.grad(either(source.outputs), list(params), seeds, retain_graph=True, allow_unused=True)
-    return torch.zeros(())  # the hooks have seen all; `torch.vmap` wants an answer
+    return torch.zeros((), device="cpu")  # the hooks have seen all; `torch.vmap` wants an answer
 
 
 def _hook(param: Tensor, take: Taker, rows: int, batched: bool) -> Callable[[Tensor | None], Tensor | None]:

@@ -9,14 +9,18 @@ import torch
 
 
 def recorded(work: Callable[[], None]) -> Callable[[], None]:
-    """The same work as one launch: a host may take longer to launch a hundred kernels than a GPU to run them."""
+    """The same work as one launch: a host may take longer to launch a hundred kernels than a GPU to run them.
+
+    What is recorded has a stream of its own and with it cuBLAS's workspace: with a common one, two launches that run
+    side by side overwrite each other's sums and may wait for each other for ever.
+    """
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):
         work()  # what is set up at the first call is not to be recorded
     torch.cuda.current_stream().wait_stream(aside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=aside):
         work()
     return graph.replay
 

@@ -19,7 +19,7 @@ def rows(model: Arrays, replies: Mapping[int, Arrays], names: list[str]) -> Tens
 
 def _flat(model: Arrays, reply: Arrays, names: list[str]) -> Tensor:
     parts = [(model[name].astype(np.float64) - reply[name].astype(np.float64)).reshape(-1) for name in names]
-    return torch.from_numpy(np.concatenate(parts)) if parts else torch.zeros(0, dtype=torch.float64)
+    return torch.from_numpy(np.concatenate(parts)) if parts else torch.zeros(0, dtype=torch.float64, device="cpu")
 
 
 def shift(model: dict[str, NDArray[np.generic]], names: list[str], by: Tensor) -> None:

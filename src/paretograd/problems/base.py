@@ -63,7 +63,7 @@ class Problem:
     def __post_init__(self) -> None:
         whole_number(self.name, "m", self.m)
         for bound in ("lower", "upper"):
-            object.__setattr__(self, bound, torch.as_tensor(getattr(self, bound), dtype=torch.float64))
+            object.__setattr__(self, bound, torch.as_tensor(getattr(self, bound), dtype=torch.float64, device="cpu"))
         if self.lower.ndim != 1 or self.lower.shape != self.upper.shape or not bool((self.lower < self.upper).all()):
             raise ParameterError(
                 f"{self.name}: lower and upper are vectors of one length n, lower below upper; got "
@@ -113,12 +113,12 @@ class Problem:
         high = torch.where(self.upper.isfinite(), self.upper, low + 2.0)
         quarter, half = (low + (high - low) / 4.0).float(), ((high - low) / 2.0).float()
         generator = torch.Generator().manual_seed(whole_number(self.name, "seed", seed, least=None))
-        return (quarter + half * torch.rand(self.n, generator=generator)).to(dtype)
+        return (quarter + half * torch.rand(self.n, generator=generator, device="cpu")).to(dtype)
 
     def starts(self, seeds: Iterable[int], dtype: torch.dtype = torch.float32) -> Tensor:
         """The starts of several seeds, shape ``(B, n)``."""
         rows = [self.start(seed, dtype) for seed in seeds]
-        return torch.stack(rows) if rows else torch.empty(0, self.n, dtype=dtype)
+        return torch.stack(rows) if rows else torch.empty(0, self.n, dtype=dtype, device="cpu")
 
     def inside(self, points: Tensor) -> Tensor:
         """Whether each point lies in the box (its boundary included), shape ``(...)``, bool; NaN lies outside."""

@@ -52,7 +52,7 @@ def hypervolume(losses: Tensor, reference: Tensor | Sequence[float]) -> float:
         reference: m numbers, above the losses of interest.
     """
     _check_losses(losses)
-    corner = torch.as_tensor(reference, dtype=torch.float64).detach().cpu()
+    corner = torch.as_tensor(reference, dtype=torch.float64, device="cpu").detach()
     if corner.shape != losses.shape[1:] or not bool(corner.isfinite().all()):
         raise ShapeError(f"the reference point has m = {losses.shape[1]} finite numbers; got {corner.tolist()}")
     moocore = _import_moocore()

@@ -185,15 +185,15 @@ def _scalable(
 
     def pareto_set(count: int) -> Tensor:
         y = optimal(count, m)
-        return torch.cat([y, torch.full((len(y), n - m + 1), 0.5, dtype=torch.float64)], -1)
+        return torch.cat([y, torch.full((len(y), n - m + 1), 0.5, dtype=torch.float64, device="cpu")], -1)
 
     return Problem(
         name=name,
         label=label or name.upper(),
         objectives=objectives,
         m=m,
-        lower=torch.zeros(n),
-        upper=torch.ones(n),
+        lower=torch.zeros(n, device="cpu"),
+        upper=torch.ones(n, device="cpu"),
         least=(0.0,) * m,
         smoothness=_block_norm((1.0 + g.value) * p.bend, p.slope * g.slope, p.value * g.bend),
         pareto_set=pareto_set,

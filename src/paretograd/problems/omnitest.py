@@ -30,8 +30,8 @@ def omnitest(n: int = 3) -> Problem:
         label="Omnitest",
         objectives=objectives,
         m=2,
-        lower=torch.zeros(n),
-        upper=torch.full((n,), 6.0),
+        lower=torch.zeros(n, device="cpu"),
+        upper=torch.full((n,), 6.0, device="cpu"),
         least=(-float(n), -float(n)),
         smoothness=math.pi**2,  # Hessians -pi^2 diag(sin(pi x)) and -pi^2 diag(cos(pi x)); attained at x_i = 1/2 and 0
         pareto_set=lambda count: _pareto_set(count, n),
@@ -51,7 +51,7 @@ def _pareto_set(count: int, n: int) -> Tensor:
     only where all of them are equal: the front is that circle's quarter between the two minima, angles pi t.
     """
     t = 1.0 + 0.5 * cube(count, 1)
-    index = torch.arange(count)
+    index = torch.arange(count, device="cpu")
     # Beyond 3^39 cells an int64 overflows; so many points are never asked for.
     cells = torch.stack([index // 3 ** min(i, 39) % 3 for i in range(n)], -1)
     return t + 2.0 * cells

@@ -42,7 +42,7 @@ def quadratic(
     eigenvalues = _eigenvalues(spectrum, n, m)
     gradients = _fan(as_number(angle, "angle"), n, m)
     generator = torch.Generator().manual_seed(whole_number("quadratic", "seed", seed, least=None))
-    rotations = torch.linalg.qr(torch.randn(m, n, n, generator=generator, dtype=torch.float64)).Q
+    rotations = torch.linalg.qr(torch.randn(m, n, n, generator=generator, dtype=torch.float64, device="cpu")).Q
     hessians = (rotations * eigenvalues.unsqueeze(-2)) @ rotations.mT
     hessians = 0.5 * (hessians + hessians.mT)
     centres = -torch.linalg.solve(hessians, gradients)
@@ -65,8 +65,8 @@ def quadratic(
         label="Quadratic",
         objectives=lambda points: closed_jacobian(points)[0],
         m=m,
-        lower=torch.full((n,), -math.inf),
-        upper=torch.full((n,), math.inf),
+        lower=torch.full((n,), -math.inf, device="cpu"),
+        upper=torch.full((n,), math.inf, device="cpu"),
         least=(0.0,) * m,
         smoothness=float(eigenvalues.max()),
         convex=True,
@@ -83,9 +83,9 @@ def quadratic(
 def _eigenvalues(spectrum: Sequence[float] | Sequence[Sequence[float]] | None, n: int, m: int) -> Tensor:
     """Shape ``(m, n)``."""
     if spectrum is None:
-        return torch.logspace(0.0, -1.0, n, dtype=torch.float64).expand(m, n)
+        return torch.logspace(0.0, -1.0, n, dtype=torch.float64, device="cpu").expand(m, n)
     try:
-        values = torch.as_tensor(spectrum, dtype=torch.float64)
+        values = torch.as_tensor(spectrum, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, RuntimeError):
         raise ParameterError(f"quadratic: spectrum={spectrum!r} must be n numbers, or m rows of them") from None
     if values.shape not in ((n,), (m, n)):
@@ -107,8 +107,8 @@ def _fan(angle: float, n: int, m: int) -> Tensor:
                 f"quadratic: on a line gradients meet at 0 or 180 degrees; got angle={angle:g}. Take one of them, or "
                 "n >= 2"
             )
-        return torch.linspace(1.0, 1.0 - angle / 90.0, m, dtype=torch.float64).sign().unsqueeze(-1)
-    turns = torch.linspace(0.0, math.radians(angle), m, dtype=torch.float64)
-    fan = torch.zeros(m, n, dtype=torch.float64)
+        return torch.linspace(1.0, 1.0 - angle / 90.0, m, dtype=torch.float64, device="cpu").sign().unsqueeze(-1)
+    turns = torch.linspace(0.0, math.radians(angle), m, dtype=torch.float64, device="cpu")
+    fan = torch.zeros(m, n, dtype=torch.float64, device="cpu")
     fan[:, 0], fan[:, 1] = turns.cos(), turns.sin()
     return fan

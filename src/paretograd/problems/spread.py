@@ -16,17 +16,17 @@ def cube(count: int, d: int) -> Tensor:
     """
     count = whole_number("points of a Pareto set", "count", count)
     if d == 1:
-        return torch.linspace(0.0, 1.0, count, dtype=torch.float64).unsqueeze(-1)
+        return torch.linspace(0.0, 1.0, count, dtype=torch.float64, device="cpu").unsqueeze(-1)
     phi = 2.0
     for _ in range(64):  # a contraction: converged to the last digit long before
         phi = (1.0 + phi) ** (1.0 / (d + 1))
-    steps = phi ** -torch.arange(1, d + 1, dtype=torch.float64)
-    return torch.frac(0.5 + torch.arange(1, count + 1, dtype=torch.float64).unsqueeze(-1) * steps)
+    steps = phi ** -torch.arange(1, d + 1, dtype=torch.float64, device="cpu")
+    return torch.frac(0.5 + torch.arange(1, count + 1, dtype=torch.float64, device="cpu").unsqueeze(-1) * steps)
 
 
 def sticks(count: int, d: int) -> Tensor:
     """Shares ``(count, d)`` by which a stick is broken d times so that the d + 1 pieces are uniform on the simplex."""
-    exponents = 1.0 / torch.arange(d, 0, -1, dtype=torch.float64)
+    exponents = 1.0 / torch.arange(d, 0, -1, dtype=torch.float64, device="cpu")
     return cube(count, d) ** exponents
 
 
@@ -54,6 +54,6 @@ def products(kept: Tensor, taken: Tensor) -> Tensor:
 def simplex(count: int, m: int) -> Tensor:
     """Weights ``(count, m)`` that are non-negative and sum to one."""
     if m == 1:
-        return torch.ones(whole_number("points of a Pareto set", "count", count), 1, dtype=torch.float64)
+        return torch.ones(whole_number("points of a Pareto set", "count", count), 1, dtype=torch.float64, device="cpu")
     shares = sticks(count, m - 1)
     return products(shares, 1.0 - shares)

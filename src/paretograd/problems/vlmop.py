@@ -28,8 +28,8 @@ def vlmop1(n: int = 1) -> Problem:
         label="VLMOP1",
         objectives=objectives,
         m=2,
-        lower=torch.full((n,), -2.0),
-        upper=torch.full((n,), 4.0),
+        lower=torch.full((n,), -2.0, device="cpu"),
+        upper=torch.full((n,), 4.0, device="cpu"),
         least=(0.0, 0.0),
         smoothness=2.0 / n,  # both Hessians are (2/n) I, everywhere
         convex=True,
@@ -68,7 +68,7 @@ def fonseca(n: int = 3) -> Problem:
 
 def _gaussians(name: str, label: str, n: int, bound: float, note: str, source: str) -> Problem:
     n = whole_number(name, "n", n)
-    corner = torch.full((n,), 1.0 / math.sqrt(n), dtype=torch.float64)
+    corner = torch.full((n,), 1.0 / math.sqrt(n), dtype=torch.float64, device="cpu")
     constants = Constants(torch.stack([corner, -corner]))
 
     def objectives(points: Tensor) -> Tensor:
@@ -86,8 +86,8 @@ def _gaussians(name: str, label: str, n: int, bound: float, note: str, source: s
         label=label,
         objectives=objectives,
         m=2,
-        lower=torch.full((n,), -bound),
-        upper=torch.full((n,), bound),
+        lower=torch.full((n,), -bound, device="cpu"),
+        upper=torch.full((n,), bound, device="cpu"),
         least=(0.0, 0.0),
         # With z = x - centre the Hessian is 2 exp(-|z|^2) (I - 2 z z'): its eigenvalues are 2 exp(-|z|^2) across z and
         # 2 exp(-|z|^2) (1 - 2 |z|^2) along it, which lies between -4 exp(-3/2) = -0.89 and 2. So L = 2, on all of R^n,

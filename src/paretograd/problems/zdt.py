@@ -125,7 +125,7 @@ def zdt6(n: int = 10) -> Problem:
 
     def position(count: int) -> Tensor:
         """x_1 whose f1 are evenly spaced from the least to 1: from a table, as any x_1 is optimal where g = 1."""
-        table = torch.linspace(lowest, 0.0, 4001, dtype=torch.float64)
+        table = torch.linspace(lowest, 0.0, 4001, dtype=torch.float64, device="cpu")
         values = first(table).numpy()
         targets = values[0] + (1.0 - values[0]) * cube(count, 1).squeeze(-1).numpy()
         return torch.from_numpy(np.interp(targets, values, table.numpy()))
@@ -136,7 +136,7 @@ def zdt6(n: int = 10) -> Problem:
         distance,
         second,
         first=first,
-        least=(float(first(torch.tensor(lowest, dtype=torch.float64))), 0.0),
+        least=(float(first(torch.tensor(lowest, dtype=torch.float64, device="cpu"))), 0.0),
         position=position,
         formula="f1 = 1 - exp(-4 x_1) sin^6(6 pi x_1),  f2 = g (1 - (f1 / g)^2),  g = 1 + 9 (mean_{i>1} x_i)^(1/4)",
         note="Where all x_i = 0 for i > 1, which is the Pareto set, the root has no derivative.",
@@ -148,7 +148,7 @@ def _sum(rest: Tensor) -> Tensor:
 
 
 def _zdt3_position(count: int) -> Tensor:
-    pieces = torch.tensor(ZDT3_PIECES, dtype=torch.float64)
+    pieces = torch.tensor(ZDT3_PIECES, dtype=torch.float64, device="cpu")
     lengths = pieces[:, 1] - pieces[:, 0]
     ends = lengths.cumsum(0)
     along = cube(count, 1).squeeze(-1) * ends[-1]
@@ -177,7 +177,7 @@ def _zdt(
         return torch.stack([f1, second(f1, distance(points[..., 1:]))], -1)
 
     def pareto_set(count: int) -> Tensor:
-        points = torch.zeros(count, n, dtype=torch.float64)
+        points = torch.zeros(count, n, dtype=torch.float64, device="cpu")
         points[:, 0] = position(count)
         return points
 
@@ -186,8 +186,8 @@ def _zdt(
         label=name.upper(),
         objectives=objectives,
         m=2,
-        lower=torch.tensor([0.0, *[rest[0]] * (n - 1)]),
-        upper=torch.tensor([1.0, *[rest[1]] * (n - 1)]),
+        lower=torch.tensor([0.0, *[rest[0]] * (n - 1)], device="cpu"),
+        upper=torch.tensor([1.0, *[rest[1]] * (n - 1)], device="cpu"),
         least=least,
         smoothness=None if smoothness is None else smoothness(n),
         pareto_set=pareto_set,

@@ -79,7 +79,7 @@ class Random(Schedule):
 
     def __init__(self, seed: int | None = None) -> None:
         self._given = seed is not None
-        self.seed = int(torch.randint(2**62, ()).item()) if seed is None else _seed(seed)
+        self.seed = int(torch.randint(2**62, (), device="cpu").item()) if seed is None else _seed(seed)
         self._block, self._draws = -1, np.empty(0, dtype=np.uint64)
 
     def index(self, step: int, size: int) -> int:

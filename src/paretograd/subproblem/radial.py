@@ -74,14 +74,14 @@ class Radial(Regularizer):
 
 
 def _number(function: Callable[[Tensor], object], at: float) -> float:
-    value = function(torch.tensor(at, dtype=torch.float64))
+    value = function(torch.tensor(at, dtype=torch.float64, device="cpu"))
     if not isinstance(value, Tensor) or value.numel() != 1:
         raise ParameterError(f"a function of the length returns one number as a tensor; got {value!r}")
     return float(value)
 
 
 def _slope(function: Callable[[Tensor], Tensor], at: float) -> float:
-    point = torch.tensor(at, dtype=torch.float64, requires_grad=True)
+    point = torch.tensor(at, dtype=torch.float64, requires_grad=True, device="cpu")
     with torch.enable_grad():
         (slope,) = torch.autograd.grad(function(point), point)
     return float(slope)

@@ -136,7 +136,7 @@ class Smooth(Written):
             return None
         if not slope.requires_grad:  # linear
             return _Jet(value, as_array(slope), np.zeros((len(x), len(x))))
-        eye = torch.eye(len(x), dtype=torch.float64)
+        eye = torch.eye(len(x), dtype=torch.float64, device="cpu")
         (curvature,) = torch.autograd.grad(slope, point, eye, is_grads_batched=True)
         return _Jet(value, as_array(slope), as_array(curvature)) if bool(torch.isfinite(curvature).all()) else None
 

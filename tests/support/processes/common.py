@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import paretograd as pg
+
+#: Where the models are: ``cpu`` or ``cuda``. The worker makes it torch's default.
+DEVICE = os.environ.get("PARETOGRAD_TEST_DEVICE", "cpu")
 
 
 class Comparison(NamedTuple):
@@ -61,7 +66,13 @@ def task_losses(outputs: list[Tensor]) -> list[Tensor]:
 
 def batch(step: int, count: int, width: int = 5) -> Tensor:
     """The whole batch of a step, the same on every process."""
-    return torch.randn(count, width, generator=torch.Generator().manual_seed(100 + step), dtype=torch.float64)
+    generator = torch.Generator("cpu").manual_seed(100 + step)
+    return torch.randn(count, width, generator=generator, dtype=torch.float64, device="cpu").to(DEVICE)
+
+
+def mesh_of(*shape: int, names: tuple[str, ...] | None = None) -> DeviceMesh:
+    """The processes in this shape."""
+    return init_device_mesh(DEVICE, shape, mesh_dim_names=names)
 
 
 def flat(model: nn.Module) -> Tensor:
@@ -78,12 +89,17 @@ def flat_grad(model: nn.Module) -> Tensor:
     )
 
 
+def sgd(model: nn.Module, lr: float) -> torch.optim.SGD:
+    """Parameter by parameter: to update all at once, as on a GPU by default, refuses DTensors beside plain tensors."""
+    return torch.optim.SGD(model.parameters(), lr=lr, foreach=False)
+
+
 class Alone:
     """The same training in one process, on the whole batch."""
 
     def __init__(self, model: nn.Module, rule: pg.Aggregator, lr: float = 0.1) -> None:
         self.model, self.rule = copy.deepcopy(model), rule
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
+        self.optimizer = sgd(self.model, lr)
 
     def step(self, losses: Callable[[nn.Module], Any], **options: Any) -> pg.Step:
         self.optimizer.zero_grad()
@@ -116,7 +132,7 @@ def train(
         lr: the step size of both.
         alone_options: arguments of the single process.
     """
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    optimizer = sgd(model, lr)
     found = []
     for t in range(steps):
         optimizer.zero_grad()
@@ -135,6 +151,7 @@ def train(
 
 def agree(name: str, values: Tensor) -> Comparison:
     """That all processes have the same, to the last bit."""
+    values = values.contiguous().to(DEVICE)
     parts = [torch.empty_like(values) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, values.contiguous())
+    dist.all_gather(parts, values)
     return Comparison(f"{name}, on all processes", torch.stack(parts), values.expand(len(parts), *values.shape), 0.0)

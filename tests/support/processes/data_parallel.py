@@ -8,7 +8,19 @@ from torch.nn.parallel import DistributedDataParallel
 
 import paretograd as pg
 from support.models import MODELS
-from support.processes.common import Alone, Comparison, Tasks, agree, batch, case, flat, flat_grad, task_losses, train
+from support.processes.common import (
+    DEVICE,
+    Alone,
+    Comparison,
+    Tasks,
+    agree,
+    batch,
+    case,
+    flat,
+    flat_grad,
+    task_losses,
+    train,
+)
 
 
 def part(x: Tensor, rank: int, size: int) -> Tensor:
@@ -166,10 +178,10 @@ def mixed_precision(rank: int, size: int) -> list[Comparison]:
             (alone.model, lambda x: x, False),
         ):
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            scaler = torch.amp.GradScaler("cpu", init_scale=scale, enabled=dtype is torch.float16)
+            scaler = torch.amp.GradScaler(DEVICE, init_scale=scale, enabled=dtype is torch.float16)
             for t in range(30):
                 optimizer.zero_grad()
-                with torch.autocast("cpu", dtype=dtype):
+                with torch.autocast(DEVICE, dtype=dtype):
                     losses = task_losses(net(x_of(batch(t, 8 * size).float())))
                 pg.backward(
                     [scaler.scale(loss) for loss in losses],

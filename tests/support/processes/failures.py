@@ -9,11 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import paretograd as pg
-from support.processes.common import Comparison, Tasks, agree, batch, case, flat, flat_grad, task_losses
+from support.processes.common import Comparison, Tasks, agree, batch, case, flat, flat_grad, mesh_of, task_losses
 from support.processes.data_parallel import part
 from support.processes.sharded import sharded, tensor_parallel
 
@@ -41,8 +40,8 @@ def told(call: Callable[[], Any], kind: type[Exception], *words: str) -> Excepti
 def models(size: int) -> list[tuple[str, nn.Module]]:
     return [
         ("ddp", DistributedDataParallel(Tasks())),
-        ("fsdp", sharded(init_device_mesh("cpu", (size,)))),
-        ("tp", tensor_parallel(init_device_mesh("cpu", (size,)))),
+        ("fsdp", sharded(mesh_of(size))),
+        ("tp", tensor_parallel(mesh_of(size))),
     ]
 
 

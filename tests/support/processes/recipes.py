@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import paretograd as pg
-from support.processes.common import Alone, Comparison, Tasks, batch, case, flat, flat_grad, task_losses
+from support.processes.common import DEVICE, Alone, Comparison, Tasks, batch, case, flat, flat_grad, task_losses
 from support.processes.data_parallel import part
 
 STEPS = 5
@@ -46,7 +46,7 @@ def compared(model: nn.Module, size: int) -> list[Comparison]:
 
 @case(2)
 def accelerate_recipe(rank: int, size: int) -> list[Comparison]:
-    if find_spec("accelerate") is None:
+    if find_spec("accelerate") is None or DEVICE != "cpu":
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -67,7 +67,7 @@ def accelerate_recipe(rank: int, size: int) -> list[Comparison]:
 
 @case(2)
 def lightning_recipe(rank: int, size: int) -> list[Comparison]:
-    if find_spec("lightning") is None:
+    if find_spec("lightning") is None or DEVICE != "cpu":
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

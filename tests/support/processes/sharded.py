@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import paretograd as pg
 from paretograd.distributed import Traffic
-from support.processes.common import Alone, Comparison, Tasks, batch, case, flat, flat_grad, task_losses, train
+from support.processes.common import Alone, Comparison, Tasks, batch, case, flat, flat_grad, mesh_of, task_losses, train
 from support.processes.data_parallel import part
 
 
@@ -39,7 +39,7 @@ def compare(model: nn.Module, rank: int, size: int, **options: Any) -> list[Comp
 @case(1, 2, 4)
 def fsdp(rank: int, size: int) -> list[Comparison]:
     """One group for each layer; the same line as on one process. Shards are of different sizes, some are empty."""
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = mesh_of(size)
     found = compare(sharded(mesh), rank, size)
     if size == 2:
         found += compare(sharded(mesh, reshard_after_forward=False), rank, size)
@@ -51,7 +51,7 @@ def fsdp(rank: int, size: int) -> list[Comparison]:
 @case(2)
 def fsdp_many_losses(rank: int, size: int) -> list[Comparison]:
     """With many more losses than processes, parameters are gathered once for all passes."""
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = mesh_of(size)
 
     def many(net: nn.Module, x: Tensor) -> Tensor:
         outputs = torch.cat(net(x), dim=1)
@@ -78,7 +78,7 @@ def fsdp_many_losses(rank: int, size: int) -> list[Comparison]:
 def fsdp_options(rank: int, size: int) -> list[Comparison]:
     """Parameters and groups by name, a vector of losses."""
     found = []
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = mesh_of(size)
     for options in ("params", "groups", "shared", "specific", "vector"):
         model = sharded(mesh)
 
@@ -113,7 +113,7 @@ def fsdp_uneven(rank: int, size: int) -> list[Comparison]:
     """Every process has another number of samples."""
     counts = [1 + (3 * r) % 5 for r in range(size)]
     return train(
-        sharded(init_device_mesh("cpu", (size,))),
+        sharded(mesh_of(size)),
         Alone(Tasks(), pg.UPGrad()),
         pg.UPGrad(),
         lambda t, net: (task_losses(net(batch(t, sum(counts)).split(counts)[rank])), {"samples": counts[rank]}),
@@ -124,7 +124,7 @@ def fsdp_uneven(rank: int, size: int) -> list[Comparison]:
 @case(2)
 def fsdp_accumulation(rank: int, size: int) -> list[Comparison]:
     """Two small batches a step, the first with synchronisation off; a plain pass in between."""
-    model, alone = sharded(init_device_mesh("cpu", (size,))), Alone(Tasks(), pg.UPGrad())
+    model, alone = sharded(mesh_of(size)), Alone(Tasks(), pg.UPGrad())
     assert isinstance(model, FSDPModule)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for t in range(3):
@@ -150,7 +150,7 @@ def hsdp(rank: int, size: int) -> list[Comparison]:
     """Shards along one dimension of a mesh, replicas along the other."""
     found = []
     for shape in {2: [(1, 2), (2, 1)], 4: [(2, 2)]}[size]:
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards"))
+        mesh = mesh_of(*shape, names=("replicas", "shards"))
         found += compare(sharded(mesh), rank, size)
     return found
 
@@ -166,7 +166,7 @@ def tensor_parallel(mesh: DeviceMesh) -> Tasks:
 @case()
 def tensor_parallelism(rank: int, size: int) -> list[Comparison]:
     """Every process has the whole batch and a part of the trunk."""
-    model = tensor_parallel(init_device_mesh("cpu", (size,)))
+    model = tensor_parallel(mesh_of(size))
     return train(
         model,
         Alone(Tasks(), pg.UPGrad()),
@@ -179,7 +179,7 @@ def tensor_parallelism(rank: int, size: int) -> list[Comparison]:
 @case(4)
 def fsdp_and_tensor_parallelism(rank: int, size: int) -> list[Comparison]:
     """Two pairs with a batch each; within a pair each process has a part of the layers."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    mesh = mesh_of(2, 2, names=("data", "tensor"))
     model = tensor_parallel(mesh["tensor"])
     for layer in (model.trunk, *model.heads):
         fully_shard(layer, mesh=mesh["data"])
@@ -200,12 +200,12 @@ def gramian_of_shards(rank: int, size: int) -> list[Comparison]:
     x, other = batch(0, 4 * size), Tasks()
     everything = task_losses(other(x))
     want = pg.gramian(everything, parallel="none")
-    model = sharded(init_device_mesh("cpu", (size,)))
+    model = sharded(mesh_of(size))
     losses = task_losses(model(part(x, rank, size)))
     got = pg.gramian(losses)
     step = pg.backward(losses, pg.UPGrad())
     own = pg.backward(everything, pg.UPGrad(), parallel="none")
-    whole = tensor_parallel(init_device_mesh("cpu", (size,)))
+    whole = tensor_parallel(mesh_of(size))
     return [
         Comparison("shards", got, want),
         Comparison("weights of the step after it", step.weights, own.weights),
@@ -217,7 +217,7 @@ def gramian_of_shards(rank: int, size: int) -> list[Comparison]:
 @case(2)
 def traffic(rank: int, size: int) -> list[Comparison]:
     """Beyond what `fully_shard` sends for one backward pass per loss, at most m * m * 8 bytes; DDP: each row once."""
-    mesh, x = init_device_mesh("cpu", (size,)), part(batch(0, 8 * size), rank, size)
+    mesh, x = mesh_of(size), part(batch(0, 8 * size), rank, size)
 
     def sent(call: Callable[[list[Tensor]], Any], model: nn.Module) -> Traffic:
         for _ in range(3):  # the first call of a kind is agreed on at length, and DDP sets itself up

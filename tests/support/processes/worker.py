@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from support.processes import data_parallel, failures, objectives, recipes, sharded  # noqa: F401
-from support.processes.common import CASES, SIZES
+from support.processes.common import CASES, DEVICE, SIZES
 
 #: Long enough for a busy machine, short enough for a test of what hangs.
 PATIENCE = datetime.timedelta(seconds=90)
@@ -49,7 +49,15 @@ def main() -> None:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message=".*(barrier|deprecated).*")
     torch.set_num_threads(1)
-    backend = None if size == 4 else "gloo"  # without a name, torch takes one for each kind of device
+    torch.set_default_device(DEVICE)
+    backend: str | None = "gloo"
+    if DEVICE == "cuda":
+        backend = os.environ.get("PARETOGRAD_TEST_BACKEND", "nccl")
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+        if size > torch.cuda.device_count():  # NCCL wants a GPU for each process of a host; so each is a host
+            os.environ.update({"NCCL_HOSTID": str(rank), "NCCL_SOCKET_IFNAME": "lo"})
+    if size == 4:
+        backend = None  # without a name, torch takes one for each kind of device
     dist.init_process_group(backend, init_method=f"file://{sys.argv[3]}", rank=rank, world_size=size, timeout=PATIENCE)
     found = {}
     for name in sys.argv[5:] or [name for name in CASES if size in SIZES[name]]:

@@ -44,7 +44,9 @@ class Stepper:
         self._ready: torch.cuda.Event | None = None
         with full_or_tf32(tf32):
             self._jacobian, self._numbers = self._slopes()
-            self._fetched = torch.empty(self._numbers.shape, dtype=torch.float64, pin_memory=parameters.is_cuda)
+            self._fetched = torch.empty(
+                self._numbers.shape, dtype=torch.float64, pin_memory=parameters.is_cuda, device="cpu"
+            )
             if parameters.is_cuda:
                 self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
                 start = parameters.clone()

@@ -94,7 +94,7 @@ class FairnessStudy:
         """Let every rule weigh three gradients, so that what cannot work fails before anything is written."""
         for label, rule in zip(self.labels(), self.methods, strict=True):
             try:
-                self.aggregator(rule).weights(torch.tensor(_TRIAL, dtype=torch.float64))
+                self.aggregator(rule).weights(torch.tensor(_TRIAL, dtype=torch.float64, device="cpu"))
             except ParetogradError as error:
                 raise ParameterError(f"{label} cannot weigh three objectives: {error}") from None
 

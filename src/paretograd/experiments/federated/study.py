@@ -102,7 +102,7 @@ class FederatedStudy:
 
     def rehearse(self) -> None:
         """Let every rule combine as many updates as it will get, so that what cannot work fails at once."""
-        rows = torch.eye(self.clients + 1, dtype=torch.float64)
+        rows = torch.eye(self.clients + 1, dtype=torch.float64, device="cpu")
         rows[-1] = -rows[0] + 0.1
         for case in self.cases():
             count = 1 if case.setting.kind == "central" else self.clients + case.setting.attacked

@@ -10,6 +10,8 @@ from paretograd.problems.seeding import seeded
 def cnn(seed: int | None = None) -> nn.Sequential:
     """Two convolutions with ReLU, BatchNorm and pooling, and three linear layers: 411,626 parameters.
 
+    On the CPU, as the data are, whatever torch's default device.
+
     Args:
         seed: of torch's generator, for its default initialisation; the generator is left as it was. None goes on with
             its stream.

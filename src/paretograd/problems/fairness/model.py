@@ -10,6 +10,8 @@ from paretograd.problems.seeding import seeded
 def classifier(features: int = 88, width: int = 256, seed: int | None = None) -> nn.Sequential:
     """M4 of the LibMOON benchmark: three hidden layers with ReLU, and one logit; 154,625 parameters for 88 features.
 
+    On the CPU, as the data are, whatever torch's default device.
+
     Args:
         features: inputs.
         width: of the hidden layers.
