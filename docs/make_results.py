@@ -6,6 +6,7 @@ in results/, and copied to docs/assets. Nothing is trained.
 
 import json
 import shutil
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -45,12 +46,13 @@ def how(folder: Path) -> str:
     durations = config["durations"].values()
     devices = ", ".join(dict.fromkeys(found["device"] for found in durations))
     seconds = sum(found["seconds"] for found in durations)
-    steps = sorted(found["ms_per_step"] for found in durations)
+    step = statistics.median(found["ms_per_step"] / found.get("runs", 1) for found in durations)
+    unit = "an epoch of a run" if any("runs" in found for found in durations) else "a step"
     versions = {name: version for session in config["sessions"] for name, version in session["versions"].items()}
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"Trained on one {devices} with {listed}, in {seconds / 60:.0f} minutes, {steps[0]:.1f} to {steps[-1]:.1f} ms "
-        f"a step, by `{config['command']}`. Everything is in `results/{folder.name}/`; `python docs/make_results.py` "
+        f"Trained on one {devices} with {listed}, in {seconds / 60:.0f} minutes, {step:.1f} ms for {unit} "
+        f"(median), by `{config['command']}`. Everything is in `results/{folder.name}/`; `python docs/make_results.py` "
         "draws it and writes this table again."
     )
 

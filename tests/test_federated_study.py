@@ -535,16 +535,22 @@ class TestTable:
         assert mgda["worst_client_mean"] == pytest.approx(0.16)
         assert mgda["overall_mean"] == pytest.approx(0.19)
         assert mgda["difference_to_clean"] == pytest.approx(0.21 - 0.58)
+        assert mgda["difference_to_clean_std"] == pytest.approx(0.0, abs=1e-7)  # seed by seed; accuracies are float32
         assert (mgda["paper"], mgda["difference_to_paper"]) == (0.211, pytest.approx(-0.001))
         assert (mgda["conflicting_epochs"], mgda["epochs"], mgda["ended_by"]) == (750, 3000, "steps")
         assert self.row("mgda", attack_of(0.4))["paper"] is None
         assert self.row("mean", CLEAN)["paper"] == 0.541
         assert self.row(CENTRALISED, CENTRAL)["clean_mean"] is None
 
+    def test_changes_are_those_of_the_seeds_that_both_have(self):
+        some = {one: result for one, result in self.RUNS.items() if (one.setting, one.seed) != (CLEAN, 2)}
+        mgda = next(row for row in rows(self.STUDY, some) if (row["rule"], row["setting"]) == ("mgda", "relative"))
+        assert (mgda["seeds"], mgda["difference_to_clean"]) == (3, pytest.approx(0.20 - 0.57))
+
     def test_files(self, tmp_path):
         write(run_module.FederatedFolder(tmp_path), self.STUDY, self.RUNS)
         text = (tmp_path / "table.md").read_text()
-        assert "| MGDA | 0.210 ± 0.010 | 0.580 ± 0.010 | -0.370 | 0.190 ± 0.010 | 0.211 | -0.001 |" in text
+        assert "| MGDA | 0.210 ± 0.010 | 0.580 ± 0.010 | -0.370 ± 0.000 | 0.190 ± 0.010 | 0.211 | -0.001 |" in text
         assert "| Nash-MTL\\* | 0.450 ± 0.010 |" in text
         assert "| No adversary (Mean) |  | 0.580 ± 0.010 |  |  | 0.541 | +0.039 |" in text
         assert "| Centralised |  | 0.610 ± 0.010 |  |  |  |  |" in text

@@ -21,13 +21,18 @@ from paretograd.experiments.files import write_csv, write_text
 def rows(study: FederatedStudy, runs: Mapping[Run, RunResult]) -> list[dict[str, Any]]:
     """Plain values, accuracies from 0 to 1; None where the paper has no value, or one seed no deviation."""
     done = {case: found for case in study.cases() if (found := _of(study, case, runs))}
-    means = {case: float(np.mean([one.accuracy for one in found])) for case, found in done.items()}
-    return [_row(study, case, found, means) for case, found in done.items()]
+    return [_row(study, case, found, done.get(Case(case.rule, CLEAN), {})) for case, found in done.items()]
 
 
-def _row(study: FederatedStudy, case: Case, found: list[RunResult], means: Mapping[Case, float]) -> dict[str, Any]:
+def _row(
+    study: FederatedStudy, case: Case, by_seed: Mapping[int, RunResult], free: Mapping[int, RunResult]
+) -> dict[str, Any]:
+    """One case, with the same rule's runs without an attack."""
+    found, paper = list(by_seed.values()), _published(study, case)
     values, overall = ([getattr(one, name) for one in found] for name in ("accuracy", "overall"))
-    clean, paper = means.get(Case(case.rule, CLEAN)), _published(study, case)
+    mean, clean = float(np.mean(values)), [one.accuracy for one in free.values()]
+    changes = [one.accuracy - free[seed].accuracy for seed, one in by_seed.items() if seed in free]
+    changes = changes if case.setting.attacked else []
     ends = Counter(one.reason.code for one in found)
     return {
         "method": label_of(case.rule),
@@ -35,17 +40,18 @@ def _row(study: FederatedStudy, case: Case, found: list[RunResult], means: Mappi
         "setting": case.setting.kind,
         "noise": case.setting.noise if case.setting.attacked else None,
         "seeds": len(found),
-        "accuracy_mean": means[case],
+        "accuracy_mean": mean,
         "accuracy_std": _deviation(values),
         "accuracy_min": min(values),
         "accuracy_max": max(values),
         "worst_client_mean": float(np.mean([one.accuracies[-1].min() for one in found])),
         "overall_mean": float(np.mean(overall)),
         "overall_std": _deviation(overall),
-        "clean_mean": clean,
-        "difference_to_clean": means[case] - clean if clean is not None and case.setting.attacked else None,
+        "clean_mean": float(np.mean(clean)) if clean else None,
+        "difference_to_clean": float(np.mean(changes)) if changes else None,
+        "difference_to_clean_std": _deviation(changes),
         "paper": paper,
-        "difference_to_paper": means[case] - paper if paper is not None else None,
+        "difference_to_paper": mean - paper if paper is not None else None,
         "conflicting_epochs": sum(one.conflicts for one in found),
         "epochs": sum(one.length for one in found),
         "ended_by": ", ".join(code if len(ends) == 1 else f"{code} {count}" for code, count in ends.items()),
@@ -59,8 +65,8 @@ def write(place: FederatedFolder, study: FederatedStudy, runs: Mapping[Run, RunR
     write_csv(place.table_csv, found)
 
 
-def _of(study: FederatedStudy, case: Case, runs: Mapping[Run, RunResult]) -> list[RunResult]:
-    return [runs[run] for seed in study.seeds if (run := Run(*case, seed)) in runs]
+def _of(study: FederatedStudy, case: Case, runs: Mapping[Run, RunResult]) -> dict[int, RunResult]:
+    return {seed: runs[run] for seed in study.seeds if (run := Run(*case, seed)) in runs}
 
 
 def _published(study: FederatedStudy, case: Case) -> float | None:

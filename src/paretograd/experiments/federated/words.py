@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from paretograd.descent.stops import Stop
-from paretograd.experiments.federated.claims import claims
+from paretograd.experiments.federated.claims import change, claims, spread
 from paretograd.experiments.federated.paper import BASELINES, CAPS, CLIPS, EPOCHS, TABLE
 from paretograd.experiments.federated.plan import Case, Run, Setting
 from paretograd.experiments.federated.result import RunResult
@@ -56,7 +56,7 @@ def _main(found: Rows, attacked: Rows, clean: Rows) -> list[dict[str, str]]:
                 "method": str(row["method"]),
                 "under attack": accuracy(hit),
                 "without": accuracy(free),
-                "difference": _signed(hit.get("difference_to_clean")),
+                "difference": change(hit),
                 "under attack, all test images": accuracy(hit, "overall"),
                 "paper": _plain(hit.get("paper")),
                 "ours less the paper's": _signed(hit.get("difference_to_paper")),
@@ -111,7 +111,7 @@ def for_page(found: Rows) -> list[dict[str, object]]:
             "mean accuracy": accuracy(row),
             "worst client": _plain(row["worst_client_mean"]),
             "all test images": accuracy(row, "overall"),
-            "change by the attack": _signed(row["difference_to_clean"]),
+            "change by the attack": change(row),
             "paper": _plain(row["paper"]),
             "ours less the paper's": _signed(row["difference_to_paper"]),
             "epochs with a conflict": row["conflicting_epochs"],
@@ -133,8 +133,8 @@ def legend(study: FederatedStudy) -> str:
     return (
         f"The attack ({noise_in_words(study.attack)}): in each epoch the gradient of a random client comes once "
         "more, with the opposite sign and some noise. A client is tested on images of its own classes; all test "
-        "images: the same network on all of them. difference: with the attack less without. Conflict: the direction "
-        "is against some honest client. A run that diverges counts as a guess."
+        "images: the same network on all of them. difference: with the attack less without, seed by seed. Conflict: "
+        "the direction is against some honest client. A run that diverges counts as a guess."
     )
 
 
@@ -184,8 +184,7 @@ def accuracy(row: Mapping[str, Any], what: str = "accuracy") -> str:
     """``0.563 ± 0.004``; nothing for a row that is not there."""
     if not row:
         return ""
-    mean, deviation = row[f"{what}_mean"], row[f"{what}_std"]
-    return f"{mean:.3f}" if deviation is None else f"{mean:.3f} ± {deviation:.3f}"
+    return f"{row[f'{what}_mean']:.3f}" + spread(row[f"{what}_std"])
 
 
 def _plain(value: float | None) -> str:

@@ -44,9 +44,7 @@ def capped_results(results: FederatedResults, looks: Looks) -> Figure | None:
         (r"$\Vert d_t \Vert$", r"$\min_k\,\langle d_t, g_k \rangle$ over the honest clients"),
         strict=True,
     ):
-        for rule, run in hit.items():
-            _curve(axes, record_series(run, name), looks[label_of(rule)])
-        axes.set_xlabel("epoch")
+        _curves(axes, {rule: record_series(run, name) for rule, run in hit.items()}, looks)
         axes.set_ylabel(label)
         axes.set_title(
             f"under attack: {'length of the step' if name == 'norms' else 'conflict below 0'}", fontsize=10.5
@@ -67,14 +65,12 @@ def over_epochs(results: FederatedResults, looks: Looks, rules: Sequence[str], t
 
     figure = Figure(figsize=(7.4, 4.6), dpi=DPI, layout="constrained")
     axes = figure.subplots()
-    for rule, runs in found.items():
-        _curve(axes, accuracy_series(runs), looks[label_of(rule)])
-    axes.set_xlabel("epoch")
+    _curves(axes, {rule: accuracy_series(runs) for rule, runs in found.items()}, looks)
     axes.set_ylabel("mean test accuracy of the clients")
-    axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     names = {label_of(rule): label_of(rule) + " = Capped MGDA (C = 1)" * (rule == "mgda") for rule in found}
-    _legend(figure, [label_of(rule) for rule in found], looks, names, columns=3 if len(found) > 4 else 2)
+    columns = 3 if len(found) > 4 and max(map(len, names.values())) < 35 else 2
+    _legend(figure, [label_of(rule) for rule in found], looks, names, columns)
     seeds = max(map(len, found.values()))
     over = f"mean and range of {seeds} seeds" if seeds > 1 else f"seed {results.study.seeds[0]}"
     figure.suptitle(f"{title}; {_noise(results.study.attack)}; {over}", fontsize=11)
@@ -112,10 +108,27 @@ def _bars(axes: Any, runs: Mapping[str, RunResult], looks: Looks) -> None:
     axes.set_ylabel("test accuracy")
 
 
-def _curve(axes: Any, series: Series, look: Curve) -> None:
-    axes.fill_between(series.epochs, series.low, series.high, color=look.colour, alpha=0.13, linewidth=0.0, zorder=1)
-    axes.plot(series.epochs, series.middle, color=look.colour, linestyle=DASHES[look.dash], linewidth=1.7, zorder=2)
+def _curves(axes: Any, curves: Mapping[str, Series], looks: Looks) -> None:
+    """Over the epochs, by rule; one that a later one covers is wide, so that it shows on both sides."""
+    top = max(float(np.abs(series.middle).max()) for series in curves.values())
+    later = list(curves.values())
+    for rule, series in curves.items():
+        look, later = looks[label_of(rule)], later[1:]
+        covered = any(np.array_equal(other.epochs, series.epochs) and _near(other, series, top) for other in later)
+        wide: dict[str, Any] = {
+            "linewidth": 4.5 if covered else 1.7,
+            "linestyle": "-" if covered else DASHES[look.dash],
+        }
+        ends = (series.epochs, series.low, series.high)
+        axes.fill_between(*ends, color=look.colour, alpha=0.13, linewidth=0.0, zorder=1)
+        axes.plot(series.epochs, series.middle, color=look.colour, zorder=2, **wide)
+    axes.set_xlabel("epoch")
     axes.set_xlim(left=0)
+
+
+def _near(one: Series, other: Series, top: float) -> bool:
+    """Whether two curves cannot be told apart by eye."""
+    return bool(np.abs(one.middle - other.middle).max() < 0.01 * top)
 
 
 def _legend(
@@ -124,11 +137,13 @@ def _legend(
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=looks[label].colour, linestyle=DASHES[looks[label].dash], linewidth=3.0)
+        Line2D([], [], color=looks[label].colour, linestyle=DASHES[looks[label].dash], linewidth=2.2)
         for label in labels
     ]
     texts = [plain((names or {}).get(label, label)) for label in labels]
-    figure.legend(handles, texts, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    figure.legend(
+        handles, texts, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, handlelength=2.6
+    )
 
 
 def _noise(setting: Setting) -> str:
