@@ -70,6 +70,7 @@ SMALL = FederatedStudy(
 )
 ATTACK = attack_of(0.15)
 CPU = torch.device("cpu")
+NO_GPU = {"condition": not torch.cuda.is_available(), "reason": "there is no GPU"}
 
 
 def run(folder: Path, study: FederatedStudy = SMALL, **options: object) -> FederatedResults:
@@ -428,11 +429,14 @@ class TestResume:
         assert results_in(tmp_path / "s") == results_in(done)
         assert (tmp_path / "s" / "config.json").read_bytes() == before
 
-    def test_seeds_that_are_trained_together_end_as_alone(self, tmp_path):
-        study = replace(SMALL, methods=("mgda",), parts=("table",), seeds=(0, 1))
-        together = run(tmp_path / "together", study).folder
+    @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(**NO_GPU))])
+    def test_seeds_that_are_trained_together_end_as_alone(self, tmp_path, device):
+        """On a GPU also in the sense that what runs side by side has nothing in common that it writes to."""
+        epochs = 100 if device == "cuda" else 3
+        study = replace(SMALL, methods=("mgda",), parts=("table",), seeds=(0, 1), epochs=epochs)
+        together = run(tmp_path / "together", study, device=device).folder
         for seed in study.seeds:
-            alone = run(tmp_path / str(seed), replace(study, seeds=(seed,))).folder
+            alone = run(tmp_path / str(seed), replace(study, seeds=(seed,)), device=device).folder
             [path] = (alone / "runs").iterdir()
             assert path.read_bytes() == (together / "runs" / path.name).read_bytes()
 
