@@ -1,6 +1,6 @@
 """Hostile clients: what is left of the global model after 20 rounds, for each attack and each rule.
 
-    python benchmarks/hostile.py                         # a few minutes; rewrites the tables in docs/hostile.md
+    python benchmarks/hostile.py                         # ten minutes; rewrites the tables in docs/hostile.md
     python benchmarks/hostile.py --only "MGDA, clip"     # prints only
     python benchmarks/hostile.py --render                # the tables from the results that are there
 

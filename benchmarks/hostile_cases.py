@@ -11,6 +11,7 @@ from hostile_clients import CLASSES, CLIENTS, Arrays, network
 from torch import Tensor
 
 import paretograd as pg
+from paretograd.aggregators.registry import parse_aggregators
 from paretograd.federated import CoordinateMedian, GeometricMedian, Krum, MultiKrum, TrimmedMean, attacks, buffer_names
 from paretograd.federated.aggregation import Bound, Rule
 
@@ -54,23 +55,29 @@ def _capped(cap: float) -> Callable[[Sequence[float]], Rule]:
     return lambda claims: pg.CappedMGDA(cap=cap)
 
 
-def _named(name: str) -> Callable[[Sequence[float]], Rule]:
-    return lambda claims: pg.get(name)
+def _named(written: str) -> Callable[[Sequence[float]], Rule]:
+    return lambda claims: parse_aggregators(written, seed=0)[0]
 
 
 CAPS = (0.1, 0.15, 0.2)
+#: Starred variants, and a schedule that draws one of four rules in each round.
+MORE = ("upgrad*", "dualproj*", "nash-mtl*", "mas-rand")
+
+
+def _of_the_library() -> dict[str, Callable[[Sequence[float]], Rule]]:
+    """All rules of the registry in its order, by label; a star comes behind the rule that it is of."""
+    found: dict[str, Callable[[Sequence[float]], Rule]] = {}
+    for name in pg.names():
+        if name == "capped-mgda":  # the cap is part of the name
+            found |= {f"Capped MGDA, C = {cap}": _capped(cap) for cap in CAPS}
+            continue
+        for written in (name, *(more for more in MORE if more == f"{name}*")):
+            found[pg.get(written).label] = _named(written)
+    return found | {pg.get(more).label: _named(more) for more in MORE if not more.endswith("*")}
+
+
 RULES: dict[str, Callable[[Sequence[float]], Rule]] = {
-    "Mean": _named("mean"),
-    **{f"Capped MGDA, C = {cap}": _capped(cap) for cap in CAPS},
-    "MGDA": _named("mgda"),
-    "UPGrad": _named("upgrad"),
-    "UPGrad*": _named("upgrad*"),
-    "DualProj": _named("dualproj"),
-    "DualProj*": _named("dualproj*"),
-    "Nash-MTL*": _named("nash-mtl*"),
-    "PCGrad+": _named("pcgrad+"),
-    "CAGrad": _named("cagrad"),
-    "Greedy-DCP": _named("greedy-dcp"),
+    **_of_the_library(),
     "Krum": lambda claims: Krum(TOLD),
     "Multi-Krum": lambda claims: MultiKrum(TOLD),
     "Coordinate median": lambda claims: CoordinateMedian(),
@@ -79,15 +86,16 @@ RULES: dict[str, Callable[[Sequence[float]], Rule]] = {
 }
 
 
-def _capped_rule(rule: str) -> bool:
-    return rule.startswith("Capped")
+def _cases(bound: Bound) -> list[Case]:
+    promised = bound != "none"
+    return [Case(rule, bound, make, promised and rule.startswith("Capped")) for rule, make in RULES.items()]
 
 
 CASES: tuple[Case, ...] = (
-    *(Case(rule, "clip", make, _capped_rule(rule)) for rule, make in RULES.items()),
-    *(Case(rule, "normalize", make, True) for rule, make in RULES.items() if _capped_rule(rule)),
+    *_cases("clip"),
+    *_cases("normalize"),
     Case("FedAvg by claimed examples", "none", _believing),
-    *(Case(rule, "none", make) for rule, make in RULES.items()),
+    *_cases("none"),
 )
 
 #: From the global model, the honest replies, the attackers' own honest ones and a generator to the attackers' replies.

@@ -167,8 +167,9 @@ def markdown(outcomes: Sequence[Outcome], facts: dict[str, Any]) -> str:
 def write(outcomes: Sequence[Outcome], command: str, seconds: float) -> list[Path]:
     """Put the raw results and the page's tables in place."""
     cells = [{name: value for name, value in asdict(o).items() if name != "model"} for o in outcomes]
-    facts = {"command": command, "seconds": round(seconds, 1), "machine": machine(), "outcomes": cells}
-    replace(RESULTS, json.dumps(facts, indent=1) + "\n")
+    facts = {"command": command, "seconds": round(seconds, 1), "machine": machine()}
+    lines = ",\n".join(json.dumps(cell) for cell in cells)  # a line for each
+    replace(RESULTS, f'{json.dumps(facts)[:-1]}, "outcomes": [\n{lines}\n]}}\n')
     return [RESULTS.relative_to(ROOT), render()]
 
 

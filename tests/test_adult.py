@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import os
 import urllib.error
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +16,18 @@ from support.adult import EDUCATION, MARITAL, made_adult, made_file, made_lines
 import paretograd as pg
 from paretograd.experiments.fairness.ensemble import Ensemble, sort_rows
 from paretograd.problems import sources
+from paretograd.problems.cifar10 import load_cifar10
 from paretograd.problems.fairness import adult as module
 from paretograd.problems.fairness import classifier, load_adult
 from paretograd.problems.fairness.adult import encode
-from paretograd.problems.sources import read
+from paretograd.problems.sources import DataFile
 
 LINES = made_lines(200)
+
+
+def read(file: DataFile, dataset: str, folder: Path | None = None) -> bytes:
+    [content] = sources.read([file], dataset, folder)
+    return content
 
 
 def parts(adult):
@@ -49,7 +57,9 @@ class TestFiles:
     def test_no_files_and_no_network_says_where_to_get_them(self, tmp_path):
         with pytest.raises(pg.DataError) as caught:
             load_adult()
-        for word in ("no network", "https://archive.ics.uci.edu", "--data-dir", "PARETOGRAD_DATA", "data/adult/"):
+        url = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"
+        needed = (f"{url}/adult.test", f"{url}/adult.data")
+        for word in ("no network", *needed, "--data-dir", "PARETOGRAD_DATA", "data/adult/"):
             assert word in str(caught.value)
 
     def test_a_given_folder_is_the_only_place(self, tmp_path, monkeypatch):
@@ -58,8 +68,33 @@ class TestFiles:
         (tmp_path / "empty").mkdir()
         with pytest.raises(pg.DataError, match=r"empty holds no adult\.data, plain, \.gz or \.xz\. Fetch https"):
             read(file, "adult", tmp_path / "empty")
-        with pytest.raises(pg.DataError, match=r"empty holds no adult\.test"):
+        with pytest.raises(
+            pg.DataError,
+            match=r"empty holds no adult\.test and no adult\.data, .*\. Fetch https://\S*test and https://\S*data,",
+        ):
             load_adult(tmp_path / "empty")
+
+    def test_of_two_files_the_missing_one_is_named(self, tmp_path):
+        present, absent = made_file(tmp_path, "adult.data", "hello"), made_file(tmp_path / "other", "adult.test", "you")
+        with pytest.raises(pg.DataError) as caught:
+            sources.read([present, absent], "adult", tmp_path)
+        assert "holds no adult.test, plain" in str(caught.value)
+        assert "adult.data" not in str(caught.value)
+
+    def test_a_folder_that_cannot_be_looked_into(self, tmp_path, monkeypatch):
+        file = made_file(tmp_path, "adult.data", "hello")
+        with pytest.raises(pg.DataError, match=r"cannot be looked for \(File name too long\)\. Fetch https"):
+            read(file, "adult", tmp_path / ("x" * 300))
+        with pytest.raises(pg.DataError, match="cannot be looked for"):
+            load_cifar10(tmp_path / ("x" * 300))
+
+        def forbidden(path):
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "is_file", forbidden)
+        for folder in (tmp_path, None):  # None: the cache
+            with pytest.raises(pg.DataError, match=r"adult\.data cannot be looked for \(Permission denied\)"):
+                read(file, "adult", folder)
 
     @pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
     @pytest.mark.parametrize("text", ["hello world", "hel", "jello"])
@@ -79,6 +114,27 @@ class TestFiles:
         with pytest.raises(pg.DataError, match=r"cannot be read|is not the adult\.data"):
             read(file, "adult", tmp_path)
 
+    def test_damaged_archives(self, tmp_path):
+        """Whatever bytes change: zlib has an error of its own."""
+        file = made_file(tmp_path, "adult.data", "hello" * 1000, ".gz")
+        path = tmp_path / "adult.data.gz"
+        sound = path.read_bytes()
+        for place in range(10, len(sound)):
+            path.write_bytes(sound[:place] + bytes([sound[place] ^ 0xFF]) + sound[place + 1 :])
+            with pytest.raises(pg.DataError, match=r"cannot be read|is not the adult\.data"):
+                read(file, "adult", tmp_path)
+
+    @pytest.mark.parametrize(
+        "error", [http.client.IncompleteRead(b"hel"), http.client.BadStatusLine("?"), http.client.InvalidURL("a b")]
+    )
+    def test_a_server_that_breaks_off(self, tmp_path, monkeypatch, error):
+        def broken(*given, **more):
+            raise error
+
+        monkeypatch.setattr("urllib.request.urlopen", broken)
+        with pytest.raises(pg.DataError, match=r"could not be downloaded .*Fetch https"):
+            read(made_file(tmp_path / "server", "adult.data", "hello"), "adult")
+
     def test_a_download_is_verified_and_kept(self, tmp_path, monkeypatch):
         file = made_file(tmp_path / "server", "adult.data", "hello")
         cached = tmp_path / "cache" / "paretograd" / "adult" / "adult.data"
@@ -96,7 +152,7 @@ class TestFiles:
 
     def test_a_cache_that_cannot_be_written_does_not_matter(self, tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_CACHE_HOME", str(made_file(tmp_path, "file", "") and tmp_path / "file"))
-        monkeypatch.setattr(sources, "download", lambda url, most, dataset: b"hello")
+        monkeypatch.setattr(sources, "download", lambda *_: b"hello")
         assert read(made_file(tmp_path, "adult.data", "hello"), "adult") == b"hello"
 
     def test_made_files_are_read_and_then_found_not_to_be_the_real_data(self, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import paretograd as pg
+from paretograd.experiments.federated.paper import LITERAL, NOISE
 from paretograd.federated import Server, attacks, buffer_names, combine_updates
 from paretograd.federated.baselines import BASELINES
 from paretograd.federated.replies import fault
@@ -51,7 +52,14 @@ def test_what_the_rows_are() -> None:
     assert torch.isnan(last["nan"]).all()
     assert float((last["collude"] + mean).norm()) == pytest.approx(1e-3 * float(mean.norm()))
     assert float((last["sign-flip"] + updates[0]).norm()) == pytest.approx(0.15 * float(updates[0].norm()))
-    assert float((last["sign-flip-literal"] + updates[0]).std()) == pytest.approx(0.15, rel=0.1)
+    assert float((last["sign-flip-literal"] + updates[0]).std()) == pytest.approx(0.01, rel=0.1)
+
+
+def test_noise_where_none_is_given_is_that_of_the_study() -> None:
+    updates = drawn(9, 300)
+    for kind, noise in (("relative", NOISE), ("literal", LITERAL)):
+        found = attacks.sign_flip(updates, 3, generator(), kind=kind)
+        assert torch.equal(found, attacks.sign_flip(updates, 3, generator(), kind=kind, noise=noise))
 
 
 def test_colluders_say_almost_the_same() -> None:

@@ -128,16 +128,20 @@ def test_missing_files_say_where_to_get_them(tmp_path: Path, records: dict[str, 
         load_cifar10(folder)
 
 
-def test_download_is_kept(tmp_path: Path, records: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def archived(records: dict[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for name, content in records.items():
             entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
             entry.size = len(content)
             archive.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def test_download_is_kept(tmp_path: Path, records: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(sources, "download", lambda *arguments: calls.append(arguments) or packed.getvalue())
+    monkeypatch.setattr(sources, "download", lambda *arguments: calls.append(arguments) or archived(records))
     check(load_cifar10(), records)
     check(load_cifar10(), records)
     assert len(calls) == 1
@@ -145,6 +149,29 @@ def test_download_is_kept(tmp_path: Path, records: dict[str, bytes], monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     with pytest.raises(DataError, match="no archive"):
         load_cifar10()
+
+
+def test_a_download_needs_no_cache(records: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/x")
+    monkeypatch.setattr(sources, "download", lambda *arguments: archived(dict(reversed(records.items()))))
+    check(load_cifar10(), records)
+
+
+def test_a_damaged_archive_is_refused(
+    tmp_path: Path, records: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it is cut, or a byte is another."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    whole = archived(records)
+    cut = [whole[:length] for length in (0, 5, 40, len(whole) // 2, len(whole) * 3 // 4)]
+    places = [10, 11, 15, 20, 60, *range(100, len(whole) - 100, len(whole) // 40)]
+    spoiled = [whole[:k] + bytes([whole[k] ^ 0xFF]) + whole[k + 1 :] for k in places]
+    missing = archived({name: content for name, content in records.items() if name != "test_batch"})
+    for content in (*cut, *spoiled, missing):
+        monkeypatch.setattr(sources, "download", lambda *arguments, sent=content: sent)
+        with pytest.raises(DataError, match=r"archive|sha256"):
+            load_cifar10()
+    assert not list(tmp_path.rglob("*.bin"))
 
 
 # ---- the split -------------------------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ class TestStudy:
         [
             ({"seeds": ()}, "at least one seed"),
             ({"seeds": (1, 2, 1)}, "seed 1 is given twice"),
+            ({"seeds": (-1,)}, "seed=-1 is too small; the smallest is 0"),
+            ({"seeds": (2**63,)}, "is too large; the largest is 9223372036854775807"),
             ({"seeds": (1.5,)}, "whole number"),
             ({"figure_seed": 4}, "none of the seeds 24, 42"),
             ({"steps": 0}, "the smallest is 1"),

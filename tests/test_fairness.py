@@ -88,6 +88,29 @@ class TestObjectives:
         with pytest.raises(pg.ShapeError, match="have shape"):
             fairness_losses(z[:, None], z, z)
 
+    @pytest.mark.parametrize("measure", [fairness_losses, fairness_metrics])
+    @pytest.mark.parametrize("name", ["labels", "groups"])
+    @pytest.mark.parametrize(
+        ("values", "told"),
+        [
+            ([1, 2, 1, 2], r"2 of 4 are not: 2\."),
+            ([-1.0, 1.0, 1.0, 1.0], r"1 of 4 are not: -1\."),
+            ([0.0, math.nan, math.nan, 0.5], r"3 of 4 are not: 0\.5, nan\."),
+            (list(range(2, 14)), r"12 of 12 are not: 2, 3, 4, 5, 6, \.\.\."),
+        ],
+    )
+    def test_labels_and_groups_other_than_zeros_and_ones(self, measure, name, values, told):
+        given = torch.tensor(values)
+        sound = torch.zeros(len(values), dtype=torch.bool)
+        parts = {"labels": sound, "groups": sound, name: given}
+        with pytest.raises(pg.InputError, match=rf"{name}: bool, or numbers 0 and 1; {told}.*{name} == "):
+            measure(torch.zeros(len(values)), **parts)
+
+    def test_a_graph_that_is_compiled_is_not_stopped_by_the_check(self, monkeypatch):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        z = torch.zeros(2)
+        fairness_losses(z, z + 2, z)
+
 
 class TestMetrics:
     @pytest.mark.parametrize("seed", range(3))
@@ -115,6 +138,13 @@ class TestMetrics:
     def test_mistakes(self):
         with pytest.raises(pg.ShapeError, match=r"have shape \(N,\)"):
             fairness_metrics(torch.zeros(2, 3), torch.zeros(3), torch.zeros(3))
+
+    def test_logits_that_are_no_numbers_are_no_answers(self):
+        z, ones = torch.tensor([math.nan, 1.0, math.nan]), torch.ones(3)
+        with pytest.raises(pg.InputError, match="2 of 3 logits are NaN"):
+            fairness_metrics(z, ones, ones)
+        z = torch.tensor([math.inf, -math.inf, 1.0])
+        assert fairness_metrics(z, ones, ones).accuracy == pytest.approx(2 / 3)
 
 
 class TestModel:

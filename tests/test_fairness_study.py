@@ -40,33 +40,42 @@ from paretograd.experiments.fairness import (
 )
 from paretograd.experiments.fairness import run as run_module
 from paretograd.experiments.fairness.__main__ import main
+from paretograd.experiments.fairness.own_data import OwnData
 from paretograd.experiments.fairness.paper import PUBLISHED
-from paretograd.experiments.fairness.result import kept_steps
+from paretograd.experiments.fairness.result import kept_steps, result_of
 from paretograd.experiments.fairness.study import read_study
 from paretograd.experiments.fairness.table import write
-from paretograd.experiments.fairness.words import close
+from paretograd.experiments.fairness.words import close, setting
 from paretograd.experiments.lines import Lines
 from paretograd.experiments.progress import Pace
-from paretograd.problems.fairness import fairness_metrics
+from paretograd.problems.fairness import Adult, Rows, fairness_metrics, load_adult
 from paretograd.reports.fairness import write_fairness
 
 ADULT = made_adult(300)
 SMALL = FairnessStudy(methods=("mgda", "mas-rand", "upgrad*"), seeds=(24, 100), steps=12, width=4, lr=0.05, stop=0.0)
 
 
+def make_small(patch: pytest.MonkeyPatch) -> None:
+    """Few rows take the place of Adult, unless a folder is named, and are filled up with few zeros."""
+    patch.setattr(ensemble, "_SLICE", 256)
+    patch.setattr(
+        run_module, "load_adult", lambda folder, scaling: ADULT if folder is None else load_adult(folder, scaling)
+    )
+
+
 @pytest.fixture(autouse=True)
-def small_slices(monkeypatch):
-    monkeypatch.setattr(ensemble, "_SLICE", 256)
+def small(monkeypatch):
+    make_small(monkeypatch)
 
 
 def run(folder: Path, study: FairnessStudy = SMALL, **options: object) -> FairnessResults:
-    return run_fairness(study, folder, **({"data": ADULT, "device": "cpu"} | options))
+    return run_fairness(study, folder, **({"device": "cpu"} | options))
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ensemble, "_SLICE", 256)
+        make_small(patch)
         return run(tmp_path_factory.mktemp("done") / "study").folder
 
 
@@ -98,9 +107,18 @@ class TestStudy:
         ("change", "message"),
         [
             ({"methods": ()}, "at least one method"),
+            ({"methods": "mgda"}, r"methods='mgda': .* such as \('mgda',\)"),
+            ({"methods": (pg.MGDA(),)}, "methods=.*: rules as text"),
             ({"seeds": (1, 1)}, "seed 1 is given twice"),
+            ({"seeds": (-1,)}, "seed=-1 is too small; the smallest is 0"),
+            ({"seeds": (2**63,)}, r"seed=9223372036854775808 is too large; the largest is 9223372036854775807"),
+            ({"seeds": 5}, "seeds=5: .* such as"),
+            ({"lr": 1e39}, r"lr=1e\+39: .*float32"),
+            ({"lr": 1e-50}, r"lr=1e-50: .*float32"),
+            ({"lr": 10**400}, "lr=1000.*: a real number is needed"),
+            ({"tf32": "no"}, "tf32='no': use True or False"),
             ({"steps": 0}, "the smallest is 1"),
-            ({"lr": 0.0}, "lr=0: a finite number, above 0"),
+            ({"lr": 0.0}, "lr=0: a number above 0"),
             ({"stop": -1.0}, "stop=-1: a finite number, at least 0"),
             ({"gaps": "both"}, "gaps='both': use sums or means"),
             ({"scaling": "none"}, "scaling='none': use all or train"),
@@ -123,6 +141,21 @@ class TestStudy:
         with pytest.raises(pg.InputError, match=message):
             run(tmp_path / "s", replace(SMALL, methods=rules))
         assert not (tmp_path / "s").exists()
+
+    def test_numbers_of_numpy_and_ranges(self, tmp_path):
+        """They become plain ones, which a file can hold."""
+        given = FairnessStudy(
+            methods=np.array(["mgda"]), seeds=np.arange(2), steps=np.int64(1), lr=np.float32(0.5), stop=np.float64(0),
+            width=np.int32(4), tf32=np.bool_(True),
+        )  # fmt: skip
+        plain = FairnessStudy(methods=("mgda",), seeds=(0, 1), steps=1, lr=0.5, stop=0.0, width=4)
+        assert replace(given, seeds=range(2)) == given == plain
+        assert repr(given) == repr(plain)
+        assert run(tmp_path, given).study == read_results(tmp_path).study == plain
+
+    def test_the_largest_seed(self, tmp_path):
+        run(tmp_path, replace(SMALL, methods=("mgda",), seeds=(0, 2**63 - 1), steps=1))
+        assert read_results(tmp_path).study.seeds == (0, 2**63 - 1)
 
     def test_as_plain_data_and_back(self):
         plain = json.loads(json.dumps(SMALL.plain()))
@@ -275,13 +308,13 @@ class TestResume:
         monkeypatch.setattr(run_module, "load_adult", lambda *_: 1 / 0)
         before = (tmp_path / "s" / "config.json").read_bytes()
         (tmp_path / "s" / "checkpoints" / "mgda.npz").write_bytes(b"stale")
-        run(tmp_path / "s", data=None, resume=True)
+        run(tmp_path / "s", resume=True)
         assert results_in(tmp_path / "s") == results_in(done)
         assert (tmp_path / "s" / "config.json").read_bytes() == before
 
     def test_missing_data_are_told_before_anything_is_written(self, tmp_path):
-        with pytest.raises(pg.DataError, match=r"empty holds no adult\.test"):
-            run(tmp_path / "s", data=None, data_dir=tmp_path / "empty")
+        with pytest.raises(pg.DataError, match=r"empty holds no adult\.test and no adult\.data"):
+            run(tmp_path / "s", data_dir=tmp_path / "empty")
         assert not (tmp_path / "s").exists()
 
     def test_nothing_is_overwritten_unless_asked(self, tmp_path, done):
@@ -431,6 +464,146 @@ class TestReport:
     def test_nothing_done_yet(self, tmp_path):
         with pytest.raises(pg.ParameterError, match="no method of the study"):
             write_fairness(FairnessResults(SMALL, tmp_path, {}), {})
+
+
+class TestOwnData:
+    STUDY = replace(SMALL, methods=("mgda",), steps=2)
+
+    @pytest.fixture
+    def own(self, tmp_path) -> Path:
+        return run(tmp_path / "own", self.STUDY, data=ADULT).folder
+
+    def test_is_recorded(self, own):
+        found = json.loads((own / "config.json").read_text())["study"]["own_data"]
+        assert (found["features"], found["rows"]) == (ADULT.train.features.shape[1], [210, 30, 60])
+        assert re.fullmatch("[0-9a-f]{64}", found["sha256"])
+        assert read_results(own).study.own_data == run(own, self.STUDY, data=ADULT, resume=True).study.own_data
+        assert "own_data" not in FairnessStudy().plain()
+
+    def test_a_study_of_results_can_be_resumed_as_it_is(self, own):
+        assert run(own, read_results(own).study, data=ADULT, resume=True).study == read_results(own).study
+
+    @pytest.mark.parametrize("part", ["train", "validation", "test"])
+    @pytest.mark.parametrize("field", Rows._fields)
+    def test_others_are_refused(self, own, part, field):
+        rows = getattr(ADULT, part)
+        values = getattr(rows, field).clone()
+        values[0] = 1.0 - values[0]
+        other = replace(ADULT, **{part: rows._replace(**{field: values})})
+        with pytest.raises(pg.InputError, match=r"(?s)holds another study.*own data: .*sha256.* there, .* here"):
+            run(own, self.STUDY, data=other, resume=True)
+        with pytest.raises(pg.InputError, match="holds another study"):
+            run(own, self.STUDY, data=other)
+
+    def test_adult_does_not_go_on_with_them_nor_they_with_adult(self, own, done):
+        with pytest.raises(pg.InputError, match=r"(?s)own data: .*sha256.* there, null here.*FOLDER, data=DATA\)"):
+            run(own, self.STUDY, resume=True)
+        with pytest.raises(pg.InputError, match=r"own data: null there"):
+            run(done, data=ADULT, resume=True)
+
+    def test_a_damaged_record(self, own):
+        config = json.loads((own / "config.json").read_text())
+        for wrong in (
+            3,
+            {},
+            {"features": 1, "rows": [1, 2], "sha256": ""},
+            {"features": 1, "rows": 1, "sha256": ""},
+        ):
+            config["study"]["own_data"] = wrong
+            (own / "config.json").write_text(json.dumps(config))
+            with pytest.raises(pg.InputError, match="not the configuration of a fairness study"):
+                read_results(own)
+
+    def test_texts_are_of_them(self, tmp_path):
+        """A method of the paper's table with the paper's protocol, but for the data."""
+        study = FairnessStudy(methods=("mgda",))
+        own = replace(study, own_data=OwnData(7, (210, 30, 60), "0" * 64))
+        results = FairnessResults(own, tmp_path, {"MGDA": example()})
+        write(run_module.FairnessFolder(tmp_path), own, results.methods)
+        paths = write_fairness(results, {"protocol": setting(own)})
+        table, page = (tmp_path / "table.md").read_text(), paths[-1].read_text(encoding="utf-8")
+        page = page[: page.index("<script")] + setting(own)
+        for text in (table, page):
+            assert "Fair classification on own data" in text
+            for word in ("Adult", "paper", "men and women", "50", "census", "benchmark"):
+                assert word not in text.replace("0.50", "")
+        assert f"run_fairness({study!r}, FOLDER, data=DATA)" in table
+        assert "7-256-256-256-1" in page
+        assert "210, 30 and 60 rows" in page
+        assert results.rows[0]["accuracy_paper"] is None
+
+    @pytest.mark.parametrize(
+        ("part", "change", "message"),
+        [
+            ("train", lambda rows: rows.to(torch.bfloat16), "train features: torch.bfloat16; .* torch.float32 or"),
+            (
+                "test",
+                lambda rows: rows.to(torch.float64),
+                "test features have torch.float64, train features torch.float32",
+            ),
+            ("test", lambda rows: rows._replace(features=rows.features[:, 1:]), "as many columns"),
+            ("validation", lambda rows: rows._replace(labels=rows.labels[1:]), r"validation: .*\(30, \d+\), \(29,\)"),
+            ("train", lambda rows: rows._replace(features=rows.features[:, 0]), r"train: features have shape \(N, F\)"),
+            ("test", lambda rows: Rows(*(part[:0] for part in rows)), "test: .*at least one row"),
+            ("test", lambda rows: rows._replace(labels=rows.labels + 1), "test labels: bool, or numbers 0 and 1"),
+            ("train", lambda rows: rows._replace(groups=rows.groups / 2), "train groups: bool, or numbers 0 and 1"),
+            ("train", lambda rows: rows._replace(features=rows.features / 0), "train features: .* not finite"),
+        ],
+    )
+    def test_what_cannot_work_fails_before_anything_is_written(self, part, change, message, tmp_path):
+        with pytest.raises(pg.InputError, match=message):
+            run(tmp_path / "s", data=replace(ADULT, **{part: change(getattr(ADULT, part))}))
+        assert not (tmp_path / "s").exists()
+
+    @pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.bfloat16])
+    def test_other_zeros_and_ones_are_as_good(self, own, tmp_path, kind):
+        parts = (ADULT.train, ADULT.validation, ADULT.test)
+        rows = [Rows(part.features, part.labels.to(kind), part.groups.to(kind)) for part in parts]
+        found = run(tmp_path / "s", self.STUDY, data=Adult(*rows, ADULT.names))
+        assert found.rows == read_results(own).rows
+
+    def test_results_from_before_are_read_and_resumed(self, tmp_path):
+        """They are of Adult, and say nothing of the data."""
+        results = Path(__file__).parent.parent / "results" / "fairness"
+        shutil.copytree(results, tmp_path / "s")
+        study = read_results(tmp_path / "s").study
+        assert study.own_data is None
+        assert run(tmp_path / "s", FairnessStudy(), resume=True).study == study
+        assert (tmp_path / "s" / "table.md").read_bytes() == (results / "table.md").read_bytes()
+
+
+class TestNotFinite:
+    def test_is_not_judged(self, tmp_path):
+        """One seed is broken: its measures are NaN, and so are the means."""
+        study = replace(SMALL, methods=("mgda",), steps=3)
+        training = run_module.Training(study.setting(), pg.MGDA(), ADULT.train)
+        training.advance(1)
+        training._groups[0].ensemble.parameters[0] = np.nan
+        training._groups[0].start()
+        training.advance(3)
+        assert training.reasons == [Stop.NOT_FINITE, Stop.STEPS]
+        found = result_of(training, "MGDA", ADULT)
+        for part in ("train", "validation", "test"):
+            assert np.isnan(getattr(found, part)[0]).all()
+            assert not np.isnan(getattr(found, part)[1][0])
+        results = FairnessResults(study, tmp_path, {"MGDA": found})
+        assert np.isnan(results.rows[0]["accuracy_mean"])
+        write(run_module.FairnessFolder(tmp_path), study, results.methods)
+        text = (tmp_path / "table.md").read_text()
+        assert "| MGDA | nan | 75.70 ± 0.06 |  | nan |" in text
+        assert "MGDA, seed 24: a loss or gradient is not finite at the next point, so the run stays" in text
+        assert "(step 0). Its classifier is not judged." in text
+        assert write_fairness(results, {})[-1].exists()
+
+    def test_nor_is_one_whose_last_step_breaks_it(self, tmp_path):
+        """No loss is looked at after the last step."""
+        found = run(tmp_path, replace(SMALL, methods=("mean",), steps=1, lr=3e38))
+        [row] = found.rows
+        assert row["ended_by"] == "steps"
+        assert np.isnan(row["accuracy_mean"])
+        text = (tmp_path / "table.md").read_text()
+        assert "Mean, seed 24: all steps were taken (step 1). Its logits are NaN: its classifier is not judged." in text
+        assert write_fairness(found, {})[-1].exists()
 
 
 class TestCommands:

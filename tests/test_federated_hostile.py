@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -123,13 +125,58 @@ def test_buffer_names() -> None:
 
 
 def test_a_variance_that_a_rule_makes_negative_is_not_taken() -> None:
-    """Without `averaged` running variances are moved like parameters, and a long step takes them below zero."""
+    """Where nothing is averaged running variances are moved like parameters, and a long step takes them below zero."""
     small = {node: reply(node, **{"bn.running_var": np.full(3, 0.1, dtype=np.float32)}) for node in range(4)}
     with pytest.warns(UserWarning, match=r"broken: bn\.running_var holds a negative variance"):
-        found = Server(pg.Mean(), lr=2.0).step(model(), small)
+        found = Server(pg.Mean(), lr=2.0, averaged=()).step(model(), small)
     assert not found.moved
     assert same(found.model, model())
     assert Server(pg.Mean(), lr=2.0, averaged=BUFFERS).step(model(), small).moved
+    assert Server(pg.Mean(), lr=2.0).step(model(), small).moved
+
+
+def test_running_statistics_are_averaged_unless_something_else_is_named() -> None:
+    default = Server(pg.MGDA()).step(model(), replies(5))
+    assert same(default.model, Server(pg.MGDA(), averaged=BUFFERS).step(model(), replies(5)).model)
+    nothing = Server(pg.MGDA(), averaged=()).step(model(), replies(5))
+    assert not same(default.model, nothing.model)
+    # Lengths are those of what is aggregated.
+    assert all(more > less for more, less in zip(nothing.norms, default.norms, strict=True))
+    with pytest.raises(pg.ParameterError, match=r"averaged='bn': a list of names is needed, such as \['bn'\]"):
+        Server(pg.MGDA(), averaged="bn")
+
+
+@pytest.mark.parametrize("averaged", [None, ()])
+def test_momentum_is_dropped_with_a_round_that_is_not_taken(averaged: tuple[str, ...] | None) -> None:
+    """Else a velocity that makes a variance negative once would do so in every later round."""
+    server = Server(pg.Mean(), momentum=0.9, averaged=averaged)
+    current, moved = {"w": np.zeros(3, "f4"), "bn.running_var": np.full(2, 5.0, "f4")}, []
+    for _ in range(12):
+        sent = {"w": current["w"] - np.float32(0.1), "bn.running_var": np.float32(0.5) * current["bn.running_var"]}
+        with warnings.catch_warnings(action="ignore"):
+            found = server.step(current, dict.fromkeys(range(4), sent))
+        current = found.model
+        moved.append(found.moved)
+    assert all(moved) if averaged is None else sum(moved) >= 6
+    assert not any(first is second is False for first, second in pairwise(moved))
+
+
+def test_a_negative_variance_by_another_name_is_dropped_where_it_is_averaged() -> None:
+    """Keras calls it moving_variance. A mean that happens to be zero so far may be negative."""
+    names = ("bn/moving_variance:0", "bn/moving_mean:0", "variational/bias")
+    start = {"w": np.zeros(3), **{name: np.zeros(2) for name in names}}
+    sent = {node: {name: array + 0.1 * (node + 1) for name, array in start.items()} for node in range(4)}
+    server = Server(pg.Mean(), averaged=names)
+    with pytest.warns(UserWarning, match="node 4 is not used: bn/moving_variance:0 holds a negative variance"):
+        found = server.step(start, sent | {4: sent[0] | {names[0]: np.array([0.1, -0.1])}})
+    assert found.nodes == (0, 1, 2, 3)
+    for name in names[1:]:
+        assert len(server.step(start, sent | {4: sent[0] | {name: np.full(2, -0.1)}}).nodes) == 5
+    # Whatever it is, it is no variance if it is negative already; and what is aggregated may be anything.
+    assert (
+        len(server.step(start | {names[0]: np.full(2, -0.1)}, sent | {4: sent[0] | {names[0]: -np.ones(2)}}).nodes) == 5
+    )
+    assert len(Server(pg.Mean(), averaged=()).step(start, sent | {4: sent[0] | {names[0]: -np.ones(2)}}).nodes) == 5
 
 
 # ---- words -----------------------------------------------------------------------------------------------------------
@@ -161,6 +208,41 @@ def test_updates_for_which_a_rule_has_no_answer_leave_the_model_alone() -> None:
         found = Server(picky).step(model(), replies(3))
     assert not found.moved
     assert same(found.model, model())
+
+
+@pytest.mark.parametrize("answer", [KeyError("w"), RuntimeError("no"), None, torch.zeros(3), torch.zeros(2, 7)])
+def test_a_function_that_fails_leaves_the_model_alone(answer: object) -> None:
+    def rule(updates: torch.Tensor) -> torch.Tensor:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+    said = type(answer).__name__ if isinstance(answer, Exception) else r"a tensor of shape \(7,\) is needed"
+    with pytest.warns(UserWarning, match=f"leaves the model as it is: .*{said}"):
+        found = Server(rule).step(model(), replies(3))
+    assert not found.moved
+    assert same(found.model, model())
+
+
+def test_a_function_may_answer_in_any_precision() -> None:
+    learned = torch.ones((), requires_grad=True)
+    found = Server(lambda updates: learned * updates.mean(dim=0).float()).step(model(), replies(3))
+    assert found.moved
+    assert np.allclose(found.model["weight"], Server(pg.Mean()).step(model(), replies(3)).model["weight"], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("mgda", r"rule='mgda' is a name: give the rule itself, pg\.get\('mgda'\)"),
+        (pg.MGDA, r"rule=MGDA is a class: give a rule of it, MGDA\(\.\.\.\)"),
+        (Krum, r"rule=Krum is a class"),
+        (None, "rule=None: give a rule of the library, such as pg.MGDA"),
+    ],
+)
+def test_what_is_no_rule_is_refused_at_once(rule: object, message: str) -> None:
+    with pytest.raises(pg.ParameterError, match=message):
+        Server(rule)  # type: ignore[arg-type]
 
 
 def test_a_bound_must_be_known() -> None:

@@ -154,6 +154,11 @@ class TestStudy:
             run(tmp_path / "s", replace(SMALL, clients=4))
         assert not (tmp_path / "s").exists()
 
+    def test_numbers_of_numpy_and_ranges(self):
+        study = FederatedStudy(seeds=range(2), epochs=np.int64(5), lr=np.float32(0.25))
+        assert study == FederatedStudy(seeds=(0, 1), epochs=5, lr=0.25)
+        assert json.loads(json.dumps(study.plain()))["seeds"] == [0, 1]
+
     def test_as_plain_data_and_back(self):
         for study in (SMALL, FederatedStudy(noise="literal")):
             plain = json.loads(json.dumps(study.plain()))
@@ -168,6 +173,12 @@ class TestStudy:
             FederatedStudy(),
             small_study(),
             replace(small_study(), epochs=7, tf32=False),
+            replace(small_study(), parts=("clean",)),
+            replace(small_study(), parts=("table", "clean", "sweep")),
+            replace(small_study(), methods=("mgda",)),
+            replace(small_study(), methods=()),
+            replace(small_study(), parts=("caps",), methods=()),
+            replace(small_study(), parts=tuple(PARTS), methods=("krum",)),
             FederatedStudy(parts=("clipping",), methods=CLIPS[:2], seeds=(1,), noise="literal", lr=0.1),
         ],
         ids=lambda study: study.command(),
@@ -189,6 +200,41 @@ class TestStudy:
         for wrong in ({"seeds": "many"}, {"noise": "much"}):
             with pytest.raises(pg.InputError, match="such as"):
                 read_study(**wrong)
+
+    def test_parts_come_with_all_their_rules_and_rules_with_their_parts(self):
+        """The small variant's own choice of rules is for its own parts."""
+        for part, cases in PARTS.items():
+            small = read_study(small=True, parts=part)
+            assert small.cases() == list(dict.fromkeys(cases(small.attack)))
+            assert (small.epochs, small.seeds) == (small_study().epochs, (0,))
+        assert read_study(small=True, methods="mgda").parts == ("table", "clean")
+        assert [case.rule for case in read_study(small=True, methods="krum").cases()] == ["krum"]
+        assert read_study(small=True, methods="mgda,krum").parts == ("table", "clean", "baselines")
+        assert read_study(methods="krum").parts == tuple(PARTS)
+        assert read_study(small=True, parts="table", methods="mgda").methods == ("mgda",)
+        with pytest.raises(pg.ParameterError, match=r"'krumm' is no method .* krum,"):
+            read_study(small=True, methods="krumm")
+        with pytest.raises(pg.ParameterError, match="'krum' is no method of the parts table;"):
+            read_study(small=True, parts="table", methods="krum")
+
+    @pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
+    def test_seeds_that_torch_cannot_take_are_refused_before_anything_is_written(self, seed, tmp_path):
+        with pytest.raises(pg.ParameterError, match="seed"):
+            run(tmp_path / "s", replace(SMALL, seeds=(0, seed)))
+        with pytest.raises(pg.ParameterError, match="seed"):
+            read_study(seeds=f"0,{seed}")
+        assert not (tmp_path / "s").exists()
+        assert FederatedStudy(seeds=(2**63 - 1,)).seeds == (2**63 - 1,)
+
+
+def test_the_ordering_on_made_images(tmp_path):
+    """The attack stops MGDA and not capped MGDA, in a study of seconds; a class is a colour here."""
+    study = replace(SMALL, epochs=15, size=4, test_size=4)
+    found = {(row["rule"], row["setting"]): row["accuracy_mean"] for row in run(tmp_path / "s", study).rows}
+    assert found["mgda", "relative"] < found[CAPPED, "relative"] - 0.15
+    assert found["mgda", "relative"] < found["mgda", "clean"] - 0.05
+    assert found[CAPPED, "relative"] > 0.4
+    assert found[CAPPED, "clean"] > 0.4
 
 
 class TestAttack:
@@ -540,6 +586,7 @@ class TestTable:
         assert mgda["overall_mean"] == pytest.approx(0.19)
         assert mgda["difference_to_clean"] == pytest.approx(0.21 - 0.58)
         assert mgda["difference_to_clean_std"] == pytest.approx(0.0, abs=1e-7)  # seed by seed; accuracies are float32
+        assert mgda["difference_to_clean_min"] == pytest.approx(0.21 - 0.58)
         assert (mgda["paper"], mgda["difference_to_paper"]) == (0.211, pytest.approx(-0.001))
         assert (mgda["conflicting_epochs"], mgda["epochs"], mgda["ended_by"]) == (750, 3000, "steps")
         assert self.row("mgda", attack_of(0.4))["paper"] is None
@@ -571,6 +618,13 @@ class TestTable:
         found = claims(self.STUDY, rows(self.STUDY, self.RUNS))
         assert len(found) == 9
         assert all(claim.holds for claim in found)
+        lower = {(one.rule, one.seed): result for one, result in self.RUNS.items() if one.setting == ATTACK}
+        uneven = self.RUNS | {
+            Run("upgrad*", ATTACK, 0): replace(lower["upgrad*", 0], accuracies=lower["mgda", 0].accuracies)
+        }
+        [text] = [claim.text for claim in claims(self.STUDY, rows(self.STUDY, uneven)) if "UPGrad* stays" in claim.text]
+        assert "UPGrad* stays in the mean within 0.06 of its accuracy without the attack: " in text
+        assert text.endswith("; worst seed: -0.370.")
         other = {one: replace(result, accuracies=result.accuracies * 0 + 0.4) for one, result in self.RUNS.items()}
         fails = [claim.text for claim in claims(self.STUDY, rows(self.STUDY, other)) if not claim.holds]
         assert [text.split(":")[0] for text in fails[:2]] == [

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+import paretograd as pg
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -32,6 +34,18 @@ def test_capped_mgda_keeps_its_accuracy_under_every_attack() -> None:
     assert unharmed > 90
     assert len(attacked) == 10
     assert "wrote" not in done.stderr
+
+
+@pytest.mark.usefixtures("_benchmarks")
+def test_the_table_has_every_rule_with_every_bound() -> None:
+    from hostile_cases import CASES
+
+    labels = [pg.get(name).label for name in (*pg.names(), "mas-rand") if name != "capped-mgda"]
+    labels += [f"Capped MGDA, C = {cap}" for cap in (0.1, 0.15, 0.2)]
+    for bound in ("clip", "normalize", "none"):
+        rules = [case.rule for case in CASES if case.bound == bound]
+        assert set(labels) < set(rules)
+        assert len(set(rules)) == len(rules)
 
 
 @pytest.mark.usefixtures("_benchmarks")

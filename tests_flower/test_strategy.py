@@ -203,6 +203,14 @@ def test_buffers_are_averaged() -> None:
     assert np.isclose(found["b"], np.mean([sent(node)["b"] for node in range(6)]), atol=1e-7)
 
 
+def test_running_statistics_are_averaged_by_default() -> None:
+    start = {"w": START["w"], "bn.running_var": np.ones(3, dtype=np.float32)}
+    found = {node: {name: np.float32(0.1 * (node + 1)) * array for name, array in start.items()} for node in range(6)}
+    strategy = configured(FedPareto(pg.MGDA(), bound="none"), start)
+    record, _ = strategy.aggregate_train(1, [answer(node, content(arrays)) for node, arrays in found.items()])
+    assert np.allclose(record["bn.running_var"].numpy(), 0.35, atol=1e-6)
+
+
 # ---- metrics ---------------------------------------------------------------------------------------------------------
 
 
@@ -277,6 +285,23 @@ def test_metrics_in_training_do_not_decide_about_the_model(caplog: pytest.LogCap
 def test_no_metrics_at_all() -> None:
     assert FedPareto(pg.Mean()).aggregate_evaluate(1, []) is None
     assert FedPareto(pg.Mean()).aggregate_evaluate(1, [answer(1, RecordDict())]) is None
+
+
+def test_no_examples_at_all_leave_the_metrics_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Flower's average divides by the number of examples."""
+    weighted = {"train_metrics_aggr_fn": aggregate_metricrecords, "evaluate_metrics_aggr_fn": aggregate_metricrecords}
+    none = {node: content(sent(node), loss=1.0) for node in range(6)}
+    for found in none.values():
+        found["metrics"]["num-examples"] = 0
+    model, metrics = aggregated(FedPareto(pg.Mean(), **weighted), none)
+    assert not equal(model, START)
+    assert "loss" not in metrics
+    assert metrics["mo/valid"] == 6.0
+    assert "round 1, training: metrics are left out, as averaging them failed: ZeroDivisionError" in caplog.text
+    messages = [answer(node, measured(**{"num-examples": 0, "loss": 1.0})) for node in (1, 2)]
+    found = FedPareto(pg.Mean(), **weighted).aggregate_evaluate(3, messages)
+    assert dict(found) == {"mo/valid": 2.0, "mo/dropped": 0.0, "mo/dropped-nodes": []}
+    assert "round 3, evaluation: metrics are left out" in caplog.text
 
 
 # ---- whole runs ------------------------------------------------------------------------------------------------------
@@ -358,6 +383,15 @@ def test_a_broken_global_model_is_refused() -> None:
     grid = Loopback(dict.fromkeys(HONEST, lambda *_: None))
     with pytest.raises(pg.InputError, match="the global model cannot be trained: w holds NaN"):
         FedPareto(pg.Mean()).configure_train(1, arrays({"w": np.array([np.nan])}), ConfigRecord(), grid)
+
+
+def test_what_is_wrong_with_the_strategy_is_said_before_a_client_trains() -> None:
+    for rule in ("mgda", pg.MGDA):
+        with pytest.raises(pg.ParameterError, match="give"):
+            FedPareto(rule)
+    grid = Loopback(dict.fromkeys(HONEST, lambda *_: None))
+    with pytest.raises(pg.InputError, match=r"averaged names \['c'\], which the model does not have"):
+        FedPareto(pg.Mean(), averaged=["b", "c"]).configure_train(1, arrays(START), ConfigRecord(), grid)
 
 
 def test_aggregation_needs_a_model() -> None:

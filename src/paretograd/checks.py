@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -38,9 +39,13 @@ def as_weights(values: Sequence[float] | Tensor | Array, what: str, m: int | Non
 
 def as_number(value: object, what: str) -> float:
     """A real number, not NaN."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or math.isnan(value):
+    number = math.nan
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        with suppress(OverflowError):  # an int that no float holds
+            number = float(value)
+    if math.isnan(number):
         raise ParameterError(f"{what}={value!r}: a real number is needed")
-    return float(value)
+    return number
 
 
 def make_rng(seed: int | None, generator: torch.Generator | None) -> np.random.Generator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from paretograd.autograd import processes
 from paretograd.autograd.choice import check_chosen, is_private, listed, sort
 from paretograd.autograd.engine import Engine, Pullback, present
 from paretograd.autograd.graph import Graph, roots_of
-from paretograd.autograd.inputs import check_groups, check_losses
+from paretograd.autograd.hooks import filled, seen, set_aside
+from paretograd.autograd.inputs import check_groups, check_losses, check_passes, check_visible
 from paretograd.autograd.processes import Call, Parallel, Params
 from paretograd.autograd.rows import not_finite, release, weighted_gradients
 from paretograd.autograd.samples import by_samples
@@ -72,7 +73,7 @@ def backward(
     shared, specific = listed(shared), listed(specific)
     several = processes.handler()
     if several is not None:
-        losses, params = processes.settled(losses), processes.settled(params)
+        losses, params, samples = map(processes.settled, (losses, params, samples))
         step = several.backward(
             Call(
                 losses,
@@ -87,38 +88,38 @@ def backward(
                 retain_graph,
                 per_sample,
                 nonfinite,
+                engine=engine,
             )
         )
         if step is not None:
             return step
     checked = check_losses(losses)
     processes.check_parallel(parallel, samples)
-    check_options(aggregator, engine, chunk, nonfinite)
+    check_passes(engine, chunk)
+    check_rule(aggregator, nonfinite)
     graph = Graph(roots_of(checked))
+    check_visible(graph)
     groups = check_groups(processes.as_params(params), graph)
     check_chosen(groups, shared, specific)
     with torch.no_grad(), torch.autocast(checked[0].device.type, enabled=False):
         try:
-            with aggregator.one_step():  # of all groups; none if anything fails
+            with set_aside(graph.leaves), aggregator.one_step():  # of all groups; none if anything fails
                 found, steps = _directions(
                     checked, aggregator, groups, graph, shared, specific, engine, chunk, per_sample, retain_graph
                 )
         except NonFiniteGradientError:
             if nonfinite == "raise":
                 raise
-            found, steps = _plain_sum(checked, aggregator, groups, retain_graph)
+            with set_aside(graph.leaves):
+                found, steps = _plain_sum(checked, aggregator, groups, retain_graph)
         accumulate(found)  # only now, when nothing can go wrong any more
     return steps[0] if len(steps) == 1 else Step.of_groups(steps)
 
 
-def check_options(aggregator: Aggregator | None, engine: str, chunk: int | None, nonfinite: str) -> None:
-    """Raise unless each is what it may be."""
+def check_rule(aggregator: Aggregator | None, nonfinite: str) -> None:
+    """Raise unless both are what they may be."""
     if not isinstance(aggregator, Aggregator):
         raise ParameterError(f"aggregator={aggregator!r}: give a rule, such as paretograd.UPGrad()")
-    if engine not in get_args(Engine):
-        raise ParameterError(f"engine={engine!r}: use one of {', '.join(get_args(Engine))}")
-    if chunk is not None and (type(chunk) is not int or chunk < 1):
-        raise ParameterError(f"chunk={chunk!r}: give how many losses to differentiate at a time, at least 1, or None")
     if nonfinite not in ("raise", "propagate"):
         raise ParameterError(f"nonfinite={nonfinite!r}: use 'raise' or 'propagate'")
 
@@ -164,7 +165,7 @@ def _directions(
         last = not retain_graph and number == len(sorted_groups) - 1
         found += pullback.combine(weights, free=last)
     if last and not pullback.passes:
-        release(losses, graph.leaves)
+        release(graph.nodes)
     return found, steps
 
 
@@ -195,11 +196,17 @@ def _check_finite(found: Sequence[tuple[Tensor, Tensor]], losses: Sequence[Tenso
 
 
 def accumulate(found: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Add each gradient to its parameter's; the first one becomes it, in memory of its own."""
+    """Add each gradient to its parameter's; the first one becomes it, in memory of its own. Hooks are called."""
+    found = seen(found)
     taken: set[int] = set()
     for param, grad in found:
-        if param.grad is not None:
+        shards = hasattr(grad, "placements")
+        if param.grad is not None and (shards or (param.grad.is_sparse and not grad.is_sparse)):
+            param.grad = grad + param.grad  # which has no form in place
+        elif param.grad is not None:
             param.grad += grad
+        elif shards:
+            param.grad = grad
         elif grad.is_sparse:
             param.grad = grad.detach().clone()
         else:
@@ -207,3 +214,4 @@ def accumulate(found: Sequence[tuple[Tensor, Tensor]]) -> None:
             alone = storage.nbytes() == grad.numel() * grad.element_size() and storage.data_ptr() not in taken
             param.grad = grad.detach() if alone else grad.detach().clone(memory_format=torch.contiguous_format)
             taken.add(storage.data_ptr())
+    filled(param for param, _ in found)

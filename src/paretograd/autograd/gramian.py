@@ -11,7 +11,8 @@ from torch import Tensor
 from paretograd.autograd import processes
 from paretograd.autograd.engine import Engine, Pullback
 from paretograd.autograd.graph import Graph, roots_of
-from paretograd.autograd.inputs import check_losses, check_params
+from paretograd.autograd.hooks import set_aside
+from paretograd.autograd.inputs import check_losses, check_params, check_passes, check_visible
 from paretograd.autograd.processes import Call, Parallel, Params
 from paretograd.autograd.source import at_losses
 from paretograd.errors import ParameterError
@@ -56,13 +57,17 @@ def gramian(
         return of_jacobian.gramian(source)
     several = processes.handler()
     if several is not None:
-        source, params = processes.settled(source), processes.settled(params)
-        total = several.gramian(Call(source, params, parallel, process_group, samples, chunk, has_rule=False))
+        source, params, samples = map(processes.settled, (source, params, samples))
+        total = several.gramian(
+            Call(source, params, parallel, process_group, samples, chunk, has_rule=False, engine=engine)
+        )
         if total is not None:
             return total
     losses = check_losses(source)
     processes.check_parallel(parallel, samples)
+    check_passes(engine, chunk)
     graph = Graph(roots_of(losses))
+    check_visible(graph)
     chosen = check_params(processes.as_params(params), graph)  # type: ignore[arg-type]
-    with torch.no_grad(), torch.autocast(losses[0].device.type, enabled=False):
+    with torch.no_grad(), torch.autocast(losses[0].device.type, enabled=False), set_aside(graph.leaves):
         return Pullback(losses, chosen, graph, at_losses(losses), engine=engine, chunk=chunk).gramian

@@ -42,6 +42,7 @@ class Graph:
     """The graph below some losses.
 
     Attributes:
+        nodes: its operations, each after everything it uses.
         leaves: parameters that a loss reaches, in the order in which they were found.
         reached_by: for each of them, by ``id``, a bit for every loss that reaches it.
         operations: names of all operations in the graph.
@@ -55,7 +56,7 @@ class Graph:
             skipped: names of nodes that hand their inputs on, and are not seen.
         """
         self._skipped = skipped
-        self._order = order = _postorder([node for node, _ in roots], skipped)
+        self.nodes = order = _postorder([node for node, _ in roots], skipped)
         masks = dict.fromkeys(order, 0)
         for node, bits in roots:
             masks[node] |= bits
@@ -103,7 +104,7 @@ class Graph:
         found: dict[Node, tuple[int, list[tuple[int, GradientEdge]]]] = {}
         if any(self._masks[root].bit_count() > 1 for root in self._roots):
             return None
-        for node in self._order:
+        for node in self.nodes:
             if self._masks[node].bit_count() != 1:
                 continue
             below = [
@@ -121,7 +122,7 @@ class Graph:
         """Those of the nodes from which none of the others is reached."""
         wanted = set(nodes)
         above = set()  # nodes from which a wanted one is reached, itself aside
-        for node in self._order:  # everything a node uses comes before it
+        for node in self.nodes:  # everything a node uses comes before it
             if any(child in above or child in wanted for child, _ in _below(node, self._skipped)):
                 above.add(node)
         return wanted - above

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from paretograd.autograd.engine import Engine
 from paretograd.autograd.graph import Graph
 from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
 
@@ -46,6 +48,23 @@ def _check_graph(loss: Tensor, name: str) -> None:
             f"{name} has no graph: nothing it was computed from requires a gradient. Was it computed under "
             "torch.no_grad(), detached, or from frozen parameters only?"
         )
+
+
+def check_visible(graph: Graph) -> None:
+    """Raise where torch's older checkpoint hides parameters: they would be left out without a word."""
+    if "CheckpointFunctionBackward" in graph.operations:
+        raise ParameterError(
+            "the losses were computed through torch.utils.checkpoint with use_reentrant=True, which hides its "
+            "parameters; pass use_reentrant=False there"
+        )
+
+
+def check_passes(engine: str, chunk: int | None) -> None:
+    """Raise unless both are what they may be."""
+    if engine not in get_args(Engine):
+        raise ParameterError(f"engine={engine!r}: use one of {', '.join(get_args(Engine))}")
+    if chunk is not None and (type(chunk) is not int or chunk < 1):
+        raise ParameterError(f"chunk={chunk!r}: give how many losses to differentiate at a time, at least 1, or None")
 
 
 def check_groups(params: Iterable[Tensor] | Iterable[Iterable[Tensor]] | None, graph: Graph) -> list[list[Tensor]]:

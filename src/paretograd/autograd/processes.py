@@ -38,6 +38,7 @@ class Call:
     per_sample: bool = False
     nonfinite: Literal["raise", "propagate"] = "raise"
     has_rule: bool = True
+    engine: str = "auto"
 
 
 class Handler(Protocol):

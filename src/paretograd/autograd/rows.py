@@ -6,12 +6,13 @@ not give finite numbers is found by passes of single losses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node
 from torch.utils.hooks import RemovableHandle
 
 from paretograd.autograd.source import Losses, Source
@@ -20,6 +21,13 @@ Inputs = Sequence[Tensor | GradientEdge]
 
 #: Graphs, by the names of their operations, whose batched backward pass failed: not tried again.
 _UNBATCHABLE: set[frozenset[str]] = set()
+
+#: Attributes in which a kind of node has what it saved.
+_SAVED: WeakKeyDictionary[type, list[str]] = WeakKeyDictionary()
+
+#: Parts of the names of operations that communicate in their backward pass: batched, they would send what is not there,
+#: and nothing fails.
+_COMMUNICATING = ("SyncBatchNorm", "c10d", "AllGatherIntoTensor", "ReduceScatterTensor", "AllToAllSingle")
 
 
 def gradient_rows(
@@ -36,7 +44,7 @@ def gradient_rows(
     m = len(source.seeds[0])
     if not inputs:
         return []
-    if m > 1 and chunk != 1 and operations not in _UNBATCHABLE:
+    if m > 1 and chunk != 1 and can_batch(operations):
         try:
             return _batched(source, inputs, chunk or m)
         except RuntimeError:  # no batching rule for some operation, or no memory for it
@@ -65,7 +73,7 @@ def streamed_rows(
         the gradients of the inputs, or None where the pass cannot be batched.
     """
     m = len(source.seeds[0])
-    if m == 1 or operations in _UNBATCHABLE:
+    if m == 1 or not can_batch(operations):
         return None
     handles = [handle for node, consume in consumers.items() for handle in _intercept(node, consume, m)]
     try:
@@ -125,8 +133,8 @@ def not_finite(losses: Losses, inputs: Inputs) -> list[int]:
 
 
 def can_batch(operations: frozenset[str]) -> bool:
-    """Whether no batched pass through a graph of these operations has failed yet."""
-    return operations not in _UNBATCHABLE
+    """Whether no operation communicates, and no batched pass through such a graph has failed yet."""
+    return operations not in _UNBATCHABLE and not any(part in name for name in operations for part in _COMMUNICATING)
 
 
 def note_unbatchable(operations: frozenset[str]) -> None:
@@ -134,23 +142,33 @@ def note_unbatchable(operations: frozenset[str]) -> None:
     _UNBATCHABLE.add(operations)
 
 
-def release(losses: Losses, params: Sequence[Tensor]) -> None:
-    """Free what the graph saved, as a backward pass does that need not be repeated.
+def release(nodes: Iterable[Node]) -> None:
+    """Free what the nodes of a graph saved, as a backward pass does that need not be repeated.
 
-    Torch frees it while a pass goes through, so one is made that carries no gradient, and so computes nothing.
+    Torch frees it while a pass goes through, which calls the hooks of users. So it is packed instead, into nothing.
+    What was packed already, by a checkpoint for instance, goes with the graph.
     """
-    items = [losses] if isinstance(losses, Tensor) else list(losses)
-    nodes = {get_gradient_edge(loss).node for loss in items}
-    handles = [node.register_prehook(_nothing) for node in nodes]
-    try:
-        torch.autograd.grad(items, list(params), items, allow_unused=True)  # any gradients do: they are dropped at once
-    finally:
-        for handle in handles:
-            handle.remove()
+    for node in nodes:
+        kind = type(node)
+        if kind not in _SAVED:
+            _SAVED[kind] = [name for name in dir(kind) if name.startswith("_raw_saved_")]
+        for name in _SAVED[kind]:
+            with suppress(RuntimeError):  # freed before
+                saved = getattr(node, name)
+                for each in saved if isinstance(saved, tuple | list) else (saved,):
+                    with suppress(RuntimeError):  # nothing saved, or packed already
+                        each.register_hooks(_nothing, _freed)
 
 
-def _nothing(grads: tuple[Tensor, ...]) -> tuple[None, ...]:
-    return (None,) * len(grads)
+def _nothing(_: Tensor) -> None:
+    return None
+
+
+def _freed(_: None) -> Tensor:
+    raise RuntimeError(
+        "Trying to backward through the graph a second time, after paretograd.backward freed what it saved. Specify "
+        "retain_graph=True there if you need to"
+    )
 
 
 def _batched(source: Source, inputs: Inputs, chunk: int) -> list[Tensor | None]:

@@ -67,7 +67,7 @@ def _summary(results: FairnessResults, width: int) -> Group:
     wide = width >= _WIDE
     differences = "In brackets: the difference from the paper." if wide else "table.md has the paper's values, too."
     return Group(
-        Text("Fair classification on Adult", style="bold"),
+        Text(words.title(study), style="bold"),
         Text(words.setting(study)),
         Text(f"{words.heading(study)} {differences}"),
         Text(""),

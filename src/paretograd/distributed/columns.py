@@ -50,8 +50,8 @@ class Columns:
             m: how many rows there are in all.
         """
         self.ranks, self.m, self.counts = ranks, m, counts
-        mine = m if counts is None else counts[ranks.rank]
-        self.groups = [buckets_of(params, max(mine, 1), ranks) for params in groups]
+        most = m if counts is None else max(counts)  # the same everywhere, so that all cut the same buckets
+        self.groups = [buckets_of(params, most, ranks) for params in groups]
         self.own = buckets_of(own, 1, ranks)
         self._order = [bucket for buckets in self.groups for bucket in buckets]
         self._of = {id(param): bucket for bucket in [*self._order, *self.own] for param in bucket.params}
@@ -139,13 +139,13 @@ class Columns:
                 part += row_gramian(bucket.kept.double() if exact else bucket.kept).to(part.device)
         return total
 
-    def own_square(self) -> Tensor:
-        """Sum of the squares of the gradients that are not aggregated, as far as this process has them."""
-        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
+    def own_finite(self) -> bool:
+        """Whether the gradients that are not aggregated are finite, as far as this process has them."""
+        fine = torch.ones((), dtype=torch.bool, device=self.ranks.device)
         for bucket in self.own:
             assert bucket.kept is not None
-            total += bucket.kept.double().square().sum().to(total.device)
-        return total
+            fine &= torch.isfinite(bucket.kept).all().to(fine.device)
+        return bool(fine)
 
     def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Each parameter with its gradient ``sum_k w_k g_k``, from the slices of all processes; these are given up."""

@@ -49,7 +49,7 @@ class Layout:
 
 
 class UnknownLayoutError(ParameterError):
-    """Nothing says how the processes share the model, so that nobody else can be told either."""
+    """Nothing says how the processes share the model, so that nobody else can be told for certain."""
 
 
 def find(call: Call, leaves: Sequence[Tensor]) -> Layout | None:
@@ -67,26 +67,33 @@ def find(call: Call, leaves: Sequence[Tensor]) -> Layout | None:
     given = _flat(call)
     if call.parallel == "objectives":
         return _objectives(call, given, leaves)
-    several = dist.get_world_size(call.process_group) > 1
+    several = dist.get_world_size(_group(call)) > 1
     if call.parallel == "data":
+        if given is None and several:
+            raise ParameterError(
+                "parallel='data' needs params: the losses of one process may not reach all parameters. Give the model, "
+                "or the same list of its parameters on every process"
+            )
         return Layout("data", Ranks([_group(call)]), given) if several else None
     sharded = _sharded(given, leaves)
     if sharded is not None:
         return sharded
     if not several:
         return None
-    modules = wrappers.ddp_modules(given or leaves)
+    modules = (
+        [call.params] if isinstance(call.params, DistributedDataParallel) else wrappers.ddp_modules(given or leaves)
+    )
     if not modules and not leaves:
         return None
     return _data(modules, given, leaves)
 
 
-def fallback(call: Call, last: Ranks | None) -> Ranks | None:
+def fallback(call: Call, earlier: Sequence[Ranks]) -> Ranks | None:
     """Whom to tell of an error that came before the layout was known; None if there is nobody for certain.
 
     Args:
         call: the call.
-        last: the processes of the last call.
+        earlier: the processes of the calls before it.
     """
     if call.process_group is not None or call.parallel != "auto":
         return Ranks([_group(call)])
@@ -96,8 +103,9 @@ def fallback(call: Call, last: Ranks | None) -> Ranks | None:
         layout = None
     if layout is not None:
         return layout.ranks
-    if last is not None and last.alive:
-        return last
+    living = [ranks for ranks in earlier if ranks.alive]
+    if living:
+        return living[0] if len(living) == 1 else None
     for _ in range(2):
         groups = [module.process_group for module in wrappers.ddp_modules()]
         if groups:
@@ -123,7 +131,12 @@ def _flat(call: Call) -> list[Tensor] | None:
 
 
 def _group(call: Call) -> Any:
-    return dist.group.WORLD if call.process_group is None else call.process_group
+    group = dist.group.WORLD if call.process_group is None else call.process_group
+    if dist.get_rank(group) < 0:
+        raise UnknownLayoutError(
+            f"process {dist.get_rank()} is not in the process_group that was given; only its members may call"
+        )
+    return group
 
 
 def _objectives(call: Call, given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout | None:
@@ -213,6 +226,10 @@ def _root_of(mesh: Any) -> Any:
     return device_mesh._mesh_resources.get_root_mesh(mesh)
 
 
+def _signature(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, tuple(param.shape)) for name, param in module.named_parameters()]
+
+
 def _data(modules: list[DistributedDataParallel], given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout:
     """For replicas under DistributedDataParallel."""
     if not modules:
@@ -226,6 +243,11 @@ def _data(modules: list[DistributedDataParallel], given: list[Tensor] | None, le
     if any(module.process_group is not group for module in modules):
         raise ParameterError("the parameters are under DistributedDataParallel modules of different process groups")
     for module in modules:
+        if module._join_config.enable:
+            raise UnknownLayoutError(
+                "DistributedDataParallel's join() is not supported: a process that has no batch left cannot follow "
+                "the others here. Let it go on with an empty batch and samples=0"
+            )
         if module.static_graph or getattr(module, "mixed_precision", None) is not None:
             raise ParameterError(
                 "DistributedDataParallel with static_graph=True or mixed_precision is not supported; leave them out, "
@@ -235,6 +257,7 @@ def _data(modules: list[DistributedDataParallel], given: list[Tensor] | None, le
         return Layout("data", Ranks([group]), given)
     order = {id(leaf): place for place, leaf in enumerate(leaves)}
     modules = sorted(modules, key=lambda module: min(order.get(id(p), len(order)) for p in module.parameters()))
+    modules = sorted(modules, key=_signature)  # the same everywhere, whichever is reached first; see `View.prints`
     params: list[Tensor] = [param for module in modules for param in module.parameters() if param.requires_grad]
     inside = {id(param) for param in params}
     outside = [leaf for leaf in leaves if id(leaf) not in inside]

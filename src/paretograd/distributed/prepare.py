@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paretograd.autograd.backward import check_options
+from paretograd.autograd.backward import check_rule
 from paretograd.autograd.choice import check_chosen, sort
 from paretograd.autograd.graph import HANDING_ON, Graph, roots_of
-from paretograd.autograd.inputs import check_losses
+from paretograd.autograd.inputs import check_losses, check_passes, check_visible
 from paretograd.autograd.processes import Call, as_params, check_parallel
 from paretograd.autograd.rows import can_batch
 from paretograd.autograd.source import Losses
@@ -21,14 +21,11 @@ from paretograd.distributed.ranks import Ranks
 from paretograd.distributed.settle import Settled, scales, settle
 from paretograd.errors import ParameterError
 
-#: Operations that communicate in their backward pass, so that passes must not be batched.
-_COMMUNICATING = frozenset({"SyncBatchNormBackward"})
-
 #: There are 31 bits for the samples of all processes.
 _MOST_SAMPLES = 2**31
 
-#: The processes of the last call: they are told if something is wrong with the next one.
-_LAST: list[Ranks] = []
+#: The processes of the calls so far: if these are always the same, they are told if something is wrong with the next.
+_EARLIER: dict[tuple[int, ...], Ranks] = {}
 
 
 @dataclass
@@ -93,12 +90,12 @@ class _Seen:
             "nonfinite": call.nonfinite,
             "whether samples are given": counted,
         }
-        operations = self.graph.operations
         return View(
+            params=tuple(map(id, params)),
             m=len(self.losses),
             shapes=tuple((tuple(param.shape), str(param.dtype)) for param in params),
             reached=tuple(self.graph.reached_by.get(id(layout.leaf(param)), 0) for param in params),
-            batched=can_batch(operations) and not operations & _COMMUNICATING,
+            batched=can_batch(self.graph.operations),
             options=options,
         )
 
@@ -112,31 +109,41 @@ def prepare(call: Call) -> Work | None:
     try:
         check_parallel(call.parallel, call.samples)
         losses = _losses(call)
+        # From before DTensors were made whole, where the parts of a vector can still be told apart.
         graph = Graph(roots_of(losses, HANDING_ON), HANDING_ON) if len(losses) else Graph([])
+        losses = _whole(losses) if isinstance(losses, Tensor) else [_whole(loss) for loss in losses]
         layout = find(call, graph.leaves)
         if layout is None:
             return None
         seen = _look(call, losses, graph, layout)
     except UnknownLayoutError as unknown:
-        raise ParameterError(str(unknown)) from None
+        error = ParameterError(str(unknown))
+        if call.samples is None:  # by which a call says that others take part
+            raise error from None
     except Exception as found:  # noqa: BLE001  # whatever it is, the others must be told
         error = found
-    ranks = fallback(call, _LAST[0] if _LAST else None) if layout is None else layout.ranks
+    ranks = fallback(call, list(_EARLIER.values())) if layout is None else layout.ranks
     if ranks is None:
         assert error is not None
         raise error
-    _LAST[:] = [ranks]
+    if ranks.key not in _EARLIER:
+        for key in [key for key, earlier in _EARLIER.items() if not earlier.alive]:
+            del _EARLIER[key]
+        _EARLIER[ranks.key] = ranks
     view = None if seen is None else seen.view(call)
     kind = None if layout is None else layout.kind
     count = call.samples if isinstance(call.samples, int) else None
-    settled, total = agree(ranks, view, call.aggregator, count, error, lambda views: settle(kind, views))
+    copies = [] if seen is None or kind == "sharded" else seen.params
+    settled, total = agree(ranks, view, copies, call.aggregator, count, error, lambda views: settle(kind, views))
     assert seen is not None
     return _work(call, seen, settled, total)
 
 
 def _look(call: Call, losses: Losses, graph: Graph, layout: Layout) -> _Seen:
+    check_passes(call.engine, call.chunk)
     if call.has_rule:
-        check_options(call.aggregator, "auto", call.chunk, call.nonfinite)
+        check_rule(call.aggregator, call.nonfinite)
+    check_visible(graph)
     if call.per_sample and layout.kind != "objectives":
         raise ParameterError(
             "per_sample=True makes each sample an objective, and the processes have different samples: pass "
@@ -149,6 +156,7 @@ def _look(call: Call, losses: Losses, graph: Graph, layout: Layout) -> _Seen:
     if not isinstance(call.samples, int | None) and len(call.samples) != len(losses):
         raise ParameterError(f"samples has {len(call.samples)} numbers for {len(losses)} losses")
     groups = _groups(call, graph, layout)
+    layout.ranks.see([param for group in groups for param in group])
     shared, specific = (
         None if each is None else [layout.target(param) for param in each] for each in (call.shared, call.specific)
     )
@@ -160,10 +168,7 @@ def _losses(call: Call) -> Losses:
     losses = call.losses
     if call.parallel == "objectives" and not isinstance(losses, Tensor) and not list(losses):
         return []  # a process without an objective takes part in the rest
-    checked = check_losses(losses)
-    if isinstance(checked, Tensor):
-        return _whole(checked)
-    return [_whole(loss) for loss in checked]
+    return check_losses(losses)
 
 
 def _whole(loss: Any) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,14 @@ from torch import Tensor
 #: Torch renames these two.
 _REDUCE_SCATTER = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
 _ALL_GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+
+
+def is_alive(group: Any) -> bool:
+    """Whether a process group has this process and was not destroyed."""
+    try:
+        return dist.get_rank(group) >= 0
+    except (ValueError, RuntimeError):
+        return False
 
 
 class _Sum:
@@ -31,13 +40,19 @@ class Ranks:
     Attributes:
         groups: process groups that together join all of them: one, or one for each dimension of a mesh.
         size: how many processes there are.
+        gpu: the GPU of this process's parameters; None where they have none, or nobody said so.
     """
 
     def __init__(self, groups: Sequence[Any]) -> None:
         self.groups = list(groups)
         self.size = 1
+        self.gpu: torch.device | None = None
         for group in self.groups:
             self.size *= dist.get_world_size(group)
+
+    def see(self, params: Sequence[Tensor]) -> None:
+        """Take note of where the parameters lie: what is sent from a GPU must not be sent from another one."""
+        self.gpu = next((param.device for param in params if param.is_cuda), None)
 
     @classmethod
     def of_mesh(cls, mesh: Any) -> Ranks:
@@ -54,10 +69,7 @@ class Ranks:
     @property
     def alive(self) -> bool:
         """Whether the groups were not destroyed since."""
-        try:
-            return all(dist.get_rank(group) >= 0 for group in self.groups)
-        except (ValueError, RuntimeError):
-            return False
+        return all(map(is_alive, self.groups))
 
     @property
     def rank(self) -> int:
@@ -69,7 +81,7 @@ class Ranks:
         """Where small tensors must lie that are sent: on the host, if all groups have a backend for it."""
         if all(any(device.type == "cpu" for device in group._device_types) for group in self.groups):
             return torch.device("cpu")
-        return torch.device("cuda", torch.cuda.current_device())
+        return self.gpu or torch.device("cuda", torch.cuda.current_device())
 
     def sends_by_gloo(self, device: torch.device) -> bool:
         """Whether what lies on this device is sent by gloo. A group may have a backend for each kind of device."""
@@ -85,10 +97,11 @@ class Ranks:
     def gather(self, item: Any) -> list[Any]:
         """A small object of every process, in their order; for what happens rarely."""
         found = [item]
-        for group in reversed(self.groups):
-            parts: list[Any] = [None] * dist.get_world_size(group)
-            dist.all_gather_object(parts, found, group=group)
-            found = [entry for part in parts for entry in part]
+        with nullcontext() if self.gpu is None else torch.cuda.device(self.gpu):
+            for group in reversed(self.groups):
+                parts: list[Any] = [None] * dist.get_world_size(group)
+                dist.all_gather_object(parts, found, group=group)
+                found = [entry for part in parts for entry in part]
         return found
 
     def reduce_scatter(self, output: Tensor, values: Tensor) -> Any:

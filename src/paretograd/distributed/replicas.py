@@ -114,7 +114,7 @@ class ReplicaRows:
     def gramians(self, exact: bool) -> Tensor:
         """What this process adds to the Gramian of each group; NaN where something went wrong."""
         total = self.columns.gramians(exact)
-        if not bool(torch.isfinite(self.columns.own_square())) or self.problem is not None:
+        if self.problem is not None or not self.columns.own_finite():
             total.fill_(torch.nan)
         return total
 
@@ -129,8 +129,7 @@ class ReplicaRows:
 
     def release(self) -> None:
         """Free the graph."""
-        if len(self._losses):
-            release(self._losses, self._graph.leaves)
+        release(self._graph.nodes)
 
 
 def _rows_at_a_time(m: int, total: int, largest: int, size: int) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from paretograd.autograd.backward import accumulate
+from paretograd.autograd.hooks import set_aside
 from paretograd.autograd.processes import Call
 from paretograd.autograd.rows import note_unbatchable
 from paretograd.autograd.step import Step
@@ -34,7 +35,8 @@ def backward(call: Call) -> Step | None:
     assert aggregator is not None
     with torch.no_grad(), torch.autocast(work.device.type, enabled=False):
         try:
-            rows, gramians = _differentiate(work, call)
+            with set_aside(_touched(work)):
+                rows, gramians = _differentiate(work, call)
         except _NotFiniteError as found:
             if call.nonfinite == "raise":
                 raise NonFiniteGradientError(found.objectives) from None
@@ -58,10 +60,16 @@ def gramian(call: Call) -> Tensor | None:
         return None
     with torch.no_grad(), torch.autocast(work.device.type, enabled=False):
         try:
-            _, gramians = _differentiate(work, call)
+            with set_aside(_touched(work)):
+                _, gramians = _differentiate(work, call)
         except _NotFiniteError as found:
             raise NonFiniteGradientError(found.objectives) from None
     return gramians.sum(dim=0).to(work.device)
+
+
+def _touched(work: Work) -> list[Tensor]:
+    """What passes give gradients to."""
+    return [*work.graph.leaves, *(record.shard for record in work.layout.records.values())]
 
 
 class _NotFiniteError(Exception):
@@ -143,8 +151,4 @@ def _fill(found: Sequence[tuple[Tensor, Tensor]], rows: Rows, call: Call) -> Non
     """Write the gradients, when nothing can go wrong any more."""
     if not call.retain_graph:
         rows.release()
-    whole = [(param, grad) for param, grad in found if not hasattr(grad, "placements")]
-    accumulate(whole)
-    for param, grad in found:
-        if hasattr(grad, "placements"):
-            param.grad = grad if param.grad is None else param.grad + grad
+    accumulate(found)

@@ -193,7 +193,7 @@ def _gathered(records: Any, last: bool, every: bool) -> Iterator[None]:
 
 @contextmanager
 def _synchronised(records: Any) -> Iterator[None]:
-    """Let `fully_shard` average every row, also where its own accumulation is on."""
+    """Let `fully_shard` average every row, and wait for it, also where its own accumulation is on."""
     groups = {id(record.group): record.group for record in records}.values()
     for record in records:
         if record.state.unsharded_accumulated_grad is not None:
@@ -202,10 +202,21 @@ def _synchronised(records: Any) -> Iterator[None]:
                 "a pass that averages them first"
             )
     before = [(group, group.reduce_grads, group.all_reduce_grads) for group in groups]
+    contexts = {id(context): context for context in map(_context, groups)}.values()
+    last = [(context, context.is_last_backward) for context in contexts]
     try:
         for group in groups:
             group.reduce_grads = group.all_reduce_grads = True
+        for context in contexts:
+            context.is_last_backward = True
         yield
     finally:
+        for context, was in last:
+            context.is_last_backward = was
         for group, reduce, all_reduce in before:
             group.reduce_grads, group.all_reduce_grads = reduce, all_reduce
+
+
+def _context(group: Any) -> Any:
+    """What all modules under one root share."""
+    return group.modules[0]._get_fsdp_state()._state_ctx

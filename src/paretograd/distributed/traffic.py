@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: For each operation, which argument holds what travels, and how often its bytes do so, times (R - 1) / R, in the best
-#: algorithm: a process of R sends that much.
-_OPERATIONS: dict[str, tuple[int, int]] = {
+#: For each operation, which argument holds what travels, or None for what it returns, and how often its bytes do so,
+#: times (R - 1) / R, in the best algorithm: a process of R sends that much.
+_OPERATIONS: dict[str, tuple[int | None, int]] = {
     "allreduce_": (0, 2),
     "allreduce_coalesced_": (0, 2),
     "_reduce_scatter_base_": (1, 1),
@@ -25,7 +25,21 @@ _OPERATIONS: dict[str, tuple[int, int]] = {
     "alltoall_base_": (1, 1),
     "alltoall_": (1, 1),
     "broadcast_": (0, 1),
+    # Those of DTensors, and of whoever calls torch's functional collectives.
+    "all_reduce": (0, 2),
+    "all_reduce_": (0, 2),
+    "all_reduce_coalesced": (0, 2),
+    "all_reduce_coalesced_": (0, 2),
+    "reduce_scatter_tensor": (0, 1),
+    "reduce_scatter_tensor_coalesced": (0, 1),
+    "all_gather_into_tensor": (None, 1),
+    "all_gather_into_tensor_out": (None, 1),
+    "all_gather_into_tensor_coalesced": (None, 1),
+    "all_to_all_single": (0, 1),
+    "broadcast": (0, 1),
 }
+
+_NAMESPACES = ("c10d", "_c10d_functional")
 
 
 @dataclass
@@ -42,12 +56,15 @@ class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "c10d":
-            name = func.overloadpacket.__name__
-            if name in _OPERATIONS:
-                size = sum(tensor.numel() * tensor.element_size() for tensor in _tensors(args[_OPERATIONS[name][0]]))
-                self.calls.append((name, size, _group_size(args)))
-        return func(*args, **(kwargs or {}))
+        if any(hasattr(kind, "full_tensor") for kind in types):
+            return NotImplemented  # a DTensor's own rule comes first: what it sends is then seen here
+        answer = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if func.namespace in _NAMESPACES and name in _OPERATIONS:
+            place = _OPERATIONS[name][0]
+            buffers = _tensors(answer if place is None else args[place])
+            self.calls.append((name, sum(each.numel() * each.element_size() for each in buffers), _group_size(args)))
+        return answer
 
     @property
     def payload(self) -> int:
@@ -69,6 +86,8 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _group_size(args: Any) -> int:
+    if args and isinstance(args[-1], str):  # functional ones know their group by its name
+        return int(torch._C._distributed_c10d._resolve_process_group(args[-1]).size())  # type: ignore[arg-type]
     for value in args:
         if isinstance(value, torch.ScriptObject):
             group = torch.distributed.ProcessGroup.unbox(value) if _is_group(value) else None

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from paretograd.distributed.ranks import is_alive
 from paretograd.errors import ParameterError
 
 _KNOWN: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -67,6 +68,7 @@ def ddp_modules(params: Iterable[Tensor] | None = None) -> list[DistributedDataP
     """The known DDP modules that hold any of the parameters; all for None."""
     wanted = None if params is None else {id(param) for param in params}
     found = [module for module in _KNOWN if isinstance(module, DistributedDataParallel)]
+    found = [module for module in found if is_alive(module.process_group)]  # and not left from an earlier set-up
     if wanted is None:
         return found
     return [module for module in found if any(id(param) in wanted for param in module._module_parameters)]

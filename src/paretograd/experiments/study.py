@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -25,6 +25,8 @@ from paretograd.problems.registry import problem
 TARGET = 0.01
 #: Seed of rules that draw random numbers, unless the rule is written with one.
 _RULE_SEED = 0
+#: The largest that torch, numpy and files of results all take.
+_LARGEST_SEED = 2**63 - 1
 _DTYPES = ("float32", "float64")
 
 
@@ -155,9 +157,14 @@ class Study:
             raise InputError(f"this is not the configuration of a study on a test problem: {error}") from None
 
 
-def checked_seeds(given: Sequence[int]) -> list[int]:
-    """Whole numbers, at least one, and none twice."""
-    seeds = [whole_number("study", "seed", seed, least=None) for seed in given]
+def checked_seeds(given: object) -> list[int]:
+    """Whole numbers, at least one, and none twice; torch takes a negative one for one of the largest, too."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ParameterError(f"seeds={given!r}: give whole numbers in a tuple, such as (0, 1)")
+    seeds = [whole_number("study", "seed", seed, least=0) for seed in given]
+    large = [seed for seed in seeds if seed > _LARGEST_SEED]
+    if large:
+        raise ParameterError(f"study: seed={large[0]} is too large; the largest is {_LARGEST_SEED}")
     twice = [str(seed) for seed, count in Counter(seeds).items() if count > 1]
     if not seeds:
         raise ParameterError("a study has at least one seed")

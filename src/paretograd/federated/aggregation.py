@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.certification import certificate_of
-from paretograd.errors import ParameterError
+from paretograd.errors import ParameterError, ShapeError
 from paretograd.geometry.gramian import as_array, combine, gramian
 
 #: Lengths below this, whose squares lose their digits in float64, are those of an update of zero.
@@ -64,9 +64,19 @@ def combine_updates(updates: Tensor, rule: Rule, bound: Bound = "clip") -> Combi
         direction = combine(found * factors, updates)
     else:
         found = torch.full_like(norms, torch.nan)
-        direction = rule(updates if bound == "none" else updates * factors.to(updates)[:, None])
+        direction = _answer(rule, updates if bound == "none" else updates * factors.to(updates)[:, None])
     seen = _looked_at(G, found, direction, updates, factors)
     return Combined(direction, found * factors, norms, *seen)
+
+
+def _answer(rule: Callable[[Tensor], Tensor], updates: Tensor) -> Tensor:
+    """What a function makes of the updates."""
+    found: object = rule(updates)
+    wanted = updates.shape[1:]
+    if not isinstance(found, Tensor) or found.shape != wanted:
+        shown = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise ShapeError(f"the rule answered with {shown}; a tensor of shape {tuple(wanted)} is needed")
+    return found.detach().to(updates)
 
 
 def _factors(norms: Tensor, bound: Bound) -> Tensor:

@@ -19,12 +19,15 @@ from paretograd.errors import ParameterError, ShapeError
 
 Noise = Literal["relative", "literal"]
 
+#: Size of the noise where none is given, by its kind.
+_SIZES: dict[Noise, float] = {"relative": 0.15, "literal": 0.01}
+
 #: A model's array, in numpy or in torch.
 _Array = TypeVar("_Array", NDArray[np.generic], Tensor)
 
 
 def sign_flip(
-    updates: Tensor, target: int, generator: torch.Generator, *, noise: float = 0.15, kind: Noise = "relative"
+    updates: Tensor, target: int, generator: torch.Generator, *, noise: float | None = None, kind: Noise = "relative"
 ) -> Tensor:
     """The paper's attack: ``-g_k`` plus noise, for a client k, joins the updates as one more.
 
@@ -34,7 +37,7 @@ def sign_flip(
         updates: of the honest clients, ``(m, n)``.
         target: k.
         generator: of the noise.
-        noise: its size.
+        noise: its size; None for that of the federated study: 0.15 if relative, and the paper's 0.01 if literal.
         kind: ``relative``: Gaussian of the length ``noise * |g_k|``; ``literal``: the paper's ``noise * N(0, I)``,
             whose length grows with the number of parameters.
     """
@@ -43,6 +46,7 @@ def sign_flip(
         raise ParameterError(f"kind={kind!r}: use one of {', '.join(get_args(Noise))}")
     if not 0 <= target < len(updates):
         raise ParameterError(f"target={target}: the clients are numbered 0 to {len(updates) - 1}")
+    noise = _SIZES[kind] if noise is None else noise
     victim = updates[target]
     drawn = torch.randn(victim.shape, generator=generator, device=victim.device, dtype=victim.dtype)
     size = noise * victim.norm() / drawn.norm() if kind == "relative" else noise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -33,19 +34,20 @@ class Checked(NamedTuple):
     dropped: list[Dropped]
 
 
-def check_replies(model: Arrays, replies: Mapping[int, object]) -> Checked:
+def check_replies(model: Arrays, replies: Mapping[int, object], averaged: Collection[str] = ()) -> Checked:
     """Sort out what is not a model of the same form with finite numbers.
 
     Args:
         model: the global model, by the names of its arrays.
         replies: what each node sent, whatever it is; an exception for one that could not be read.
+        averaged: names of arrays that are averaged. Those that a name says to be variances may not be negative.
     """
     valid: dict[int, dict[str, NDArray[np.generic]]] = {}
     dropped = []
     for node in sorted(replies):
         reply = replies[node]
         try:
-            reason = fault(model, reply)
+            reason = fault(model, reply, averaged)
             if reason is None:
                 assert isinstance(reply, Mapping)
                 valid[node] = {name: np.asarray(reply[name]) for name in model}
@@ -56,8 +58,8 @@ def check_replies(model: Arrays, replies: Mapping[int, object]) -> Checked:
     return Checked(valid, dropped)
 
 
-def fault(model: Arrays, reply: object) -> str | None:
-    """What is wrong with a reply; None if nothing is."""
+def fault(model: Arrays, reply: object, averaged: Collection[str] = ()) -> str | None:
+    """What is wrong with a reply; None if nothing is. For the arguments see `check_replies`."""
     if isinstance(reply, Exception):
         reason = str(reply)[:300]
         return reason if reason.isprintable() else repr(reason)
@@ -77,10 +79,18 @@ def fault(model: Arrays, reply: object) -> str | None:
             return f"{name} has dtype {found.dtype}, not {wanted.dtype}"
         if found.dtype.kind == "f" and not bool((np.abs(found.astype(np.float64)) <= LARGEST).all()):
             return f"{name} holds NaN, infinity, or a number beyond {LARGEST:g}"
-        # torch's name in every normalization; its square root is NaN wherever one client made the average negative.
-        if name.endswith("running_var") and bool((found < 0).any()):
+        # The square root of a variance is NaN wherever one client made the average negative.
+        if bool((found < 0).any()) and _is_variance(name, wanted, averaged):
             return f"{name} holds a negative variance"
     return None
+
+
+def _is_variance(name: str, wanted: NDArray[np.generic], averaged: Collection[str]) -> bool:
+    """By torch's name in every normalization; of what is averaged also by others', such as ``bn/moving_variance``."""
+    if name.endswith("running_var"):
+        return True
+    called = wanted.dtype.kind == "f" and name in averaged and "var" in re.split("[./]", name)[-1].lower()
+    return called and not bool(np.any(np.less(wanted, 0)))  # what is negative already is no variance
 
 
 def shown(text: object, length: int = 40) -> str:

@@ -18,6 +18,9 @@ from paretograd.federated.aggregation import Bound, Combined, Rule, combine_upda
 from paretograd.federated.replies import Arrays, Dropped, check_replies, fault
 from paretograd.federated.rows import rows, shift
 
+#: How the names of running statistics end that are averaged if no names are given; they are torch's.
+_STATISTICS = ("running_mean", "running_var")
+
 
 class Round(NamedTuple):
     """One round.
@@ -68,8 +71,8 @@ class Server:
         bound: what to do about the lengths of updates: see `combine_updates`.
         min_valid: with fewer valid replies the model stays as it is.
         averaged: names of arrays that are averaged and not aggregated, such as BatchNorm's running statistics (see
-            `buffer_names`). Their changes are bounded as updates are, unless ``bound`` is ``none``. Arrays of whole
-            numbers become their median.
+            `buffer_names`); None for those whose names end in ``running_mean`` or ``running_var``. Their changes are
+            bounded as updates are, unless ``bound`` is ``none``. Arrays of whole numbers become their median.
     """
 
     def __init__(
@@ -80,9 +83,13 @@ class Server:
         momentum: float = 0.0,
         bound: Bound = "clip",
         min_valid: int = 1,
-        averaged: Collection[str] = (),
+        averaged: Collection[str] | None = None,
     ) -> None:
-        self.rule, self.bound, self.averaged = rule, bound, frozenset(averaged)
+        _check_rule(rule)
+        if isinstance(averaged, str):
+            raise ParameterError(f"averaged={averaged!r}: a list of names is needed, such as [{averaged!r}]")
+        self.rule, self.bound = rule, bound
+        self.averaged = None if averaged is None else frozenset(averaged)
         self.lr, self.momentum = as_number(lr, "lr"), as_number(momentum, "momentum")
         self.min_valid = int(as_number(min_valid, "min_valid"))
         if not 0.0 < self.lr < float("inf"):
@@ -102,8 +109,9 @@ class Server:
             model: the global model, by the names of its arrays.
             replies: what each node sent: its model after training, or anything else.
         """
-        names = self._parameters(model)
-        valid, dropped = check_replies(model, replies)
+        names = self.parameters(model)
+        averaged = set(model) - set(names)
+        valid, dropped = check_replies(model, replies, averaged)
         for node, reason in dropped:
             warnings.warn(f"the reply of node {node} is not used: {reason}", stacklevel=2)
         kept = {name: np.array(array) for name, array in model.items()}
@@ -113,12 +121,12 @@ class Server:
         found = self._combined(rows(model, valid, names))
         if found is None:
             return unmoved
-        moved, velocity = dict(kept), self._velocity
+        moved = dict(kept)
         self._move(moved, names, found.direction)
         self._average(moved, valid, names)
-        broken = fault(kept, moved)
+        broken = fault(kept, moved, averaged)
         if broken is not None:
-            self._velocity = velocity
+            self._velocity = None  # which may be what breaks it, and would break all rounds to come
             warnings.warn(f"the next model is not taken, since it would be broken: {broken}", stacklevel=2)
             return unmoved
         nodes = tuple(valid)
@@ -133,12 +141,18 @@ class Server:
             tuple(dropped),
         )
 
-    def _parameters(self, model: Arrays) -> list[str]:
-        """Names of the arrays that are aggregated. The model is the server's own: what is wrong with it is an error."""
-        unknown = self.averaged - set(model)
+    def parameters(self, model: Arrays) -> list[str]:
+        """Names of the arrays that are aggregated. The model is the server's own: what is wrong with it is an error.
+
+        Args:
+            model: the global model, by the names of its arrays.
+        """
+        unknown = (self.averaged or frozenset()) - set(model)
         if unknown:
             raise InputError(f"averaged names {sorted(unknown)}, which the model does not have: {sorted(model)}")
-        names = [name for name, array in model.items() if array.dtype.kind == "f" and name not in self.averaged]
+        averaged = (name for name in model if name.endswith(_STATISTICS)) if self.averaged is None else self.averaged
+        left = set(model) - set(averaged)
+        names = [name for name, array in model.items() if array.dtype.kind == "f" and name in left]
         reason = fault(model, model)
         if reason is None and not any(model[name].size for name in names):
             reason = "it has no parameters beside what is averaged"
@@ -155,8 +169,11 @@ class Server:
             warnings.warn(f"the mean is taken in this round: {error}", stacklevel=3)
             return combine_updates(updates, Mean(), self.bound)
         except InputError as error:
-            warnings.warn(f"this round leaves the model as it is: {error}", stacklevel=3)
-            return None
+            why = str(error)
+        except Exception as error:  # noqa: BLE001  a rule may be anyone's function, and a round is not worth the run
+            why = f"the rule failed with {type(error).__name__}: {error}"
+        warnings.warn(f"this round leaves the model as it is: {why}", stacklevel=3)
+        return None
 
     def _move(self, model: dict[str, NDArray[np.generic]], names: list[str], direction: Tensor) -> None:
         if self.momentum:
@@ -188,3 +205,12 @@ class Server:
         if isinstance(self.rule, Aggregator):
             self.rule.load_state_dict(state["rule"])
         self._velocity = None if state["velocity"] is None else state["velocity"].clone()
+
+
+def _check_rule(rule: object) -> None:
+    if isinstance(rule, str):
+        raise ParameterError(f"rule={rule!r} is a name: give the rule itself, pg.get({rule!r})")
+    if isinstance(rule, type):
+        raise ParameterError(f"rule={rule.__name__} is a class: give a rule of it, {rule.__name__}(...)")
+    if not (isinstance(rule, Aggregator) or callable(rule)):
+        raise ParameterError(f"rule={rule!r}: give a rule of the library, such as pg.MGDA(), or a function")

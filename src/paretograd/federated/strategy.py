@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from paretograd.errors import InputError, MissingExtraError
 from paretograd.federated.aggregation import Bound, Rule
 from paretograd.federated.messages import Metrics, Value, average, by_node, check_metrics, read_arrays
-from paretograd.federated.replies import fault
+from paretograd.federated.replies import shown
 from paretograd.federated.server import Round, Server
 
 try:
@@ -47,7 +47,8 @@ class FedPareto(FedAvg):
         bound: what to do about the lengths of updates: see `combine_updates`.
         min_valid: with fewer valid replies the model stays as it is. After the first round, the run also goes on with
             fewer nodes than FedAvg's minimums ask for, down to this number.
-        averaged: names of arrays that are averaged and not aggregated; `buffer_names` finds them.
+        averaged: names of arrays that are averaged and not aggregated; `buffer_names` finds them. None for those whose
+            names end in ``running_mean`` or ``running_var``.
         train_metrics_aggr_fn: as for FedAvg; None for each metric's mean and median over clients.
         evaluate_metrics_aggr_fn: the same for evaluation.
         fedavg: further parameters of FedAvg, such as ``fraction_train`` and ``min_available_nodes``.
@@ -65,7 +66,7 @@ class FedPareto(FedAvg):
         momentum: float = 0.0,
         bound: Bound = "clip",
         min_valid: int = 1,
-        averaged: Collection[str] = (),
+        averaged: Collection[str] | None = None,
         train_metrics_aggr_fn: _MetricsRule | None = None,
         evaluate_metrics_aggr_fn: _MetricsRule | None = None,
         **fedavg: Any,
@@ -95,9 +96,7 @@ class FedPareto(FedAvg):
     ) -> Iterable[Message]:
         """FedAvg's, and the global model is kept: replies carry models, and updates are what they differ by."""
         model = {name: array.numpy() for name, array in arrays.items()}
-        reason = fault(model, model)
-        if reason is not None:
-            raise InputError(f"the global model cannot be trained: {reason}")
+        self.server.parameters(model)  # an error where there is something wrong with it, or with `averaged`
         self._model = model
         self._settle(server_round, grid)
         messages: Iterable[Message] = super().configure_train(server_round, arrays, config, grid)
@@ -135,7 +134,7 @@ class FedPareto(FedAvg):
         self.last = found
         checked = check_metrics({node: contents[node] for node in found.nodes}, self.weighted_by_key)
         _warn(checked, server_round, "training")
-        metrics = self.train_metrics_aggr_fn(checked.contents, self.weighted_by_key) if checked.contents else {}
+        metrics = self._aggregated(self.train_metrics_aggr_fn, checked, server_round, "training")
         arrays = ArrayRecord({name: Array(array) for name, array in found.model.items()})
         return arrays, MetricRecord({**metrics, **_of_round(found)})
 
@@ -145,7 +144,7 @@ class FedPareto(FedAvg):
         _warn(checked, server_round, "evaluation")
         if not checked.contents:
             return None
-        found = self.evaluate_metrics_aggr_fn(checked.contents, self.weighted_by_key)
+        found = self._aggregated(self.evaluate_metrics_aggr_fn, checked, server_round, "evaluation")
         nodes = [node for node, _ in checked.dropped]
         counts: dict[str, Value] = {
             "mo/valid": float(len(checked.nodes)),
@@ -153,6 +152,17 @@ class FedPareto(FedAvg):
             "mo/dropped-nodes": nodes,
         }
         return MetricRecord({**found, **counts})
+
+    def _aggregated(self, rule: _MetricsRule, checked: Metrics, server_round: int, phase: str) -> dict[str, Value]:
+        """Metrics of all clients, by FedAvg's function or a person's; none where that fails, as for no examples."""
+        if not checked.contents:
+            return {}
+        try:
+            return dict(rule(checked.contents, self.weighted_by_key))
+        except Exception as error:  # noqa: BLE001  metrics depend on what clients claim, and are not worth the run
+            why = f"{type(error).__name__}: {shown(error, 200)}"
+            _LOG.warning("round %d, %s: metrics are left out, as averaging them failed: %s", server_round, phase, why)
+            return {}
 
     def _settle(self, server_round: int, grid: Grid) -> None:
         """After the first round, ask for no more nodes than there are: FedAvg would wait for those that left."""

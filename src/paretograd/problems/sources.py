@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from gzip import GzipFile
@@ -48,35 +50,53 @@ class DataFile:
     url: str
 
 
-def read(file: DataFile, dataset: str, data_dir: str | Path | None = None) -> bytes:
-    """The content of a file, from the first of: ``data_dir``, $PARETOGRAD_DATA, the cache, the network.
+def read(files: Sequence[DataFile], dataset: str, data_dir: str | Path | None = None) -> list[bytes]:
+    """The contents of files, from the first of: ``data_dir``, $PARETOGRAD_DATA, the cache, the network.
 
     A local copy may be plain, or packed as .gz or .xz. What has another checksum is refused.
 
     Args:
-        file: which one.
-        dataset: name of the folder that it may lie in.
-        data_dir: a folder that holds it, or the data set's folder; if it is given, nowhere else is looked.
+        files: which ones.
+        dataset: name of the folder that they may lie in.
+        data_dir: a folder that holds them, or the data set's folder; if it is given, nowhere else is looked.
     """
     given = data_dir if data_dir is not None else os.environ.get(VARIABLE) or None
     if given is not None:
-        path = find(file.name, dataset, Path(given))
-        if path is None:
-            raise DataError(f"{given} holds no {file.name}, plain, .gz or .xz. {_remedy(file.url, dataset)}")
-        return verified(file, path)
-    cached = cache() / dataset / file.name
-    if cached.is_file():
+        found = [(file, find(file.name, dataset, Path(given), file.url)) for file in files]
+        missing = [file for file, path in found if path is None]
+        if missing:
+            names = " and no ".join(file.name for file in missing)
+            remedy = _remedy([file.url for file in missing], dataset)
+            raise DataError(f"{given} holds no {names}, plain, .gz or .xz. {remedy}")
+        return [verified(file, path) for file, path in found if path is not None]
+    places = {file: cache() / dataset / file.name for file in files}
+    urls = [file.url for file, path in places.items() if not is_there(path, [file.url], dataset)]
+    return [_fetched(file, path, dataset, urls) for file, path in places.items()]
+
+
+def _fetched(file: DataFile, cached: Path, dataset: str, urls: Sequence[str]) -> bytes:
+    """The content of a file from the cache, or from its address, if that is one of those that are not there."""
+    if file.url not in urls:
         return verified(file, cached)
-    content = download(file.url, file.size + 1, dataset)
+    content = download(file.url, file.size + 1, dataset, urls)
     check(file, content, file.url)
     store(cached, content)
     return content
 
 
-def find(name: str, dataset: str, folder: Path) -> Path | None:
+def find(name: str, dataset: str, folder: Path, url: str) -> Path | None:
     """Where a file lies in a folder or in the data set's folder in it, as it is or packed; None if nowhere."""
     places = (place / f"{name}{suffix}" for place in (folder, folder / dataset) for suffix in _OPENERS)
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in places if is_there(place, [url], dataset)), None)
+
+
+def is_there(path: Path, urls: Sequence[str], dataset: str) -> bool:
+    """Whether a file is there; where that cannot be known, a `DataError` says where else to get it."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{path} cannot be looked for ({reason}). {_remedy(urls, dataset)}") from error
 
 
 def verified(file: DataFile, path: Path) -> bytes:
@@ -92,7 +112,7 @@ def unpacked(path: Path, most: int, url: str) -> bytes:
     try:
         with _OPENERS[suffix](path) as stream:
             return stream.read(most)
-    except (OSError, EOFError, LZMAError) as error:
+    except (OSError, EOFError, LZMAError, zlib.error) as error:
         raise DataError(f"{path} cannot be read ({error}). Fetch {url} again") from error
 
 
@@ -106,18 +126,18 @@ def check(file: DataFile, content: bytes, origin: str) -> None:
         )
 
 
-def download(url: str, most: int, dataset: str) -> bytes:
-    """At most so many bytes of what a server sends."""
+def download(url: str, most: int, dataset: str, needed: Sequence[str] = ()) -> bytes:
+    """At most so many bytes of what a server sends; an error tells all addresses that are needed."""
     try:
         with urllib.request.urlopen(url, timeout=_PATIENCE) as answer:
             return bytes(answer.read(most))
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        raise DataError(f"{url} could not be downloaded ({error}). {_remedy(url, dataset)}") from error
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+        raise DataError(f"{url} could not be downloaded ({error}). {_remedy(needed or [url], dataset)}") from error
 
 
-def _remedy(url: str, dataset: str) -> str:
-    place = f"data/{dataset}/"
-    return f"Fetch {url}, put it in a folder, for instance {place}, and pass --data-dir data or set {VARIABLE}=data"
+def _remedy(urls: Sequence[str], dataset: str) -> str:
+    put = f"put {'it' if len(urls) == 1 else 'them'} in a folder, for instance data/{dataset}/"
+    return f"Fetch {' and '.join(urls)}, {put}, and pass --data-dir data or set {VARIABLE}=data"
 
 
 def cache() -> Path:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import paretograd as pg
+from paretograd.distributed import Traffic
 from support.models import MODELS
 from support.processes.common import (
     DEVICE,
@@ -310,4 +313,41 @@ def gramian_of_replicas(rank: int, size: int) -> list[Comparison]:
         Comparison("all that the losses reach", got[0], want[0]),
         Comparison("the module", got[1], want[0]),
         Comparison("the trunk", got[2], want[1]),
+    ]
+
+
+@case(2)
+def two_models_in_turn(rank: int, size: int) -> list[Comparison]:
+    """As in a GAN: no step of either costs more than the number that is summed, the rows and the direction."""
+    models = [DistributedDataParallel(Tasks(seed)) for seed in (1, 2)]
+    rule, x = pg.RGW(), part(batch(0, 4 * size), rank, size)
+    for _ in range(3):
+        calls = []
+        for model in models:
+            with Traffic() as counted:
+                pg.backward(task_losses(model(x)), rule)
+            calls.append(counted.calls)
+    sums = [[call for call in each if call[0] == "allreduce_"] for each in calls]
+    assert sums == [[("allreduce_", 8, 2), ("allreduce_", 48, 2)]] * 2, calls
+    assert not any(name == "allgather_" for each in calls for name, _, _ in each), calls
+    return []
+
+
+@case(2)
+def towers_in_another_order(rank: int, size: int) -> list[Comparison]:
+    """Two wrapped models of other shapes, which each process reaches in an order of its own."""
+    first, second = Tasks(1), nn.Linear(5, 4).double()
+    alone = [copy.deepcopy(first), copy.deepcopy(second)]
+    wrapped = [DistributedDataParallel(first), DistributedDataParallel(second)]
+    x = batch(0, 4 * size)
+
+    def losses(one: nn.Module, two: nn.Module, x: Tensor, swap: bool) -> list[Tensor]:
+        y, z = one(x)[0], two(x)
+        return [(z * y if swap else y * z).mean(), (z + y if swap else y + z).sin().mean()]
+
+    step = pg.backward(losses(*wrapped, part(x, rank, size), bool(rank)), pg.UPGrad())
+    want = pg.backward(losses(*alone, x, False), pg.UPGrad(), parallel="none")
+    return [
+        Comparison("weights", step.weights, want.weights),
+        *(Comparison("gradients", flat_grad(a), flat_grad(b)) for a, b in zip((first, second), alone, strict=True)),
     ]

@@ -162,7 +162,8 @@ def nothing_tells(rank: int, size: int) -> list[Comparison]:
     x = batch(0, 4 * size)
     told(lambda: pg.backward(task_losses(model(x)), pg.UPGrad()), pg.ParameterError, "parallel='data'")
     told(lambda: pg.gramian(task_losses(model(x))), pg.ParameterError, "parallel='data'")
-    step = pg.backward(task_losses(model(part(x, rank, size))), pg.UPGrad(), parallel="data")
+    told(lambda: pg.backward(task_losses(model(x)), pg.UPGrad(), parallel="data"), pg.ParameterError, "needs params")
+    step = pg.backward(task_losses(model(part(x, rank, size))), pg.UPGrad(), model, parallel="data")
     want = pg.backward(task_losses(other(x)), pg.UPGrad(), parallel="none")
     late = DistributedDataParallel(model)  # that nothing was known before does no harm
     pg.backward(task_losses(late(part(x, rank, size))), pg.UPGrad())
@@ -185,6 +186,71 @@ def nothing_tells(rank: int, size: int) -> list[Comparison]:
         Comparison("weights", step.weights, want.weights),
         Comparison("gradients, twice", flat_grad(model), 2.0 * flat_grad(other)),
     ]
+
+
+@case(2)
+def other_parameters(rank: int, size: int) -> list[Comparison]:
+    """Parameters of the same shapes in another order on one process are not mixed up."""
+    model, x = Tasks(), part(batch(0, 4 * size), rank, size)
+    heads = list(model.heads)[::-1] if rank else list(model.heads)
+    params = [*model.trunk.parameters(), *(param for head in heads for param in head.parameters())]
+    words = (pg.ProcessError, "other values on process 1", "Give the model as params")
+    told(lambda: pg.backward(task_losses(model(x)), pg.UPGrad(), params, parallel="data"), *words)
+    told(lambda: pg.gramian(task_losses(model(x)), params, parallel="data"), *words)
+    torch.manual_seed(rank)
+    other = nn.Linear(5, 3).double()  # that nobody made equal
+    told(lambda: pg.backward(other(x).square().mean(dim=0), pg.UPGrad(), other, parallel="data"), *words)
+    # Two towers of the same shapes, which the processes reach in another order.
+    towers = [DistributedDataParallel(Tasks(seed)) for seed in (1, 2)]
+
+    def losses() -> list[Tensor]:
+        y, z = (tower(x)[0] for tower in towers)
+        return [y.square().mean() if rank == 0 else 0.0 * z.sum(), (y * z).sin().mean() + y.mean()]
+
+    told(lambda: pg.backward(losses(), pg.UPGrad(), samples=[4 * (rank == 0), 4]), *words)
+    every = [param for tower in towers for param in tower.parameters()]
+    pg.backward(losses(), pg.UPGrad(), every, samples=[4 * (rank == 0), 4])
+    return [agree("gradients of both towers", torch.cat([flat_grad(tower) for tower in towers]))]
+
+
+@case(2)
+def one_without_a_model(rank: int, size: int) -> list[Comparison]:
+    """Losses that reach no parameter, on one process; samples= says that others take part, so that they are told."""
+    model, x = DistributedDataParallel(Tasks()), part(batch(0, 4 * size), rank, size)
+    pg.backward(task_losses(model(x)), pg.UPGrad(), samples=4)
+    losses = [torch.zeros((), requires_grad=True) for _ in range(3)] if rank else task_losses(model(x))
+    told(lambda: pg.backward(losses, pg.UPGrad(), samples=4 * (rank == 0)), pg.ParameterError, "process 1")
+    with model.join():
+        told(lambda: pg.backward(task_losses(model(x)), pg.UPGrad()), pg.ParameterError, "join()")
+    return []
+
+
+@case(4)
+def not_a_member(rank: int, size: int) -> list[Comparison]:
+    """A process outside of the group that it gives."""
+    group, model = dist.new_group([0, 1]), Tasks()
+    losses = task_losses(model(batch(rank, 4)))
+    if rank < 2:
+        pg.backward(losses, pg.UPGrad(), model, parallel="data", process_group=group)
+        return []
+    text = ""
+    try:
+        pg.backward(losses, pg.UPGrad(), model, parallel="data", process_group=group)
+    except pg.ParameterError as error:
+        text = str(error)
+    assert f"process {rank} is not in" in text
+    return []
+
+
+@case(2)
+def another_rule(rank: int, size: int) -> list[Comparison]:
+    """Rules of the same name with other parameters, with and without a state; seeds may differ."""
+    model, x = DistributedDataParallel(Tasks()), part(batch(0, 4 * size), rank, size)
+    capped = pg.CappedMGDA(eps=0.05 if rank else 0.9)
+    for rule in (capped, pg.Blend([pg.RGW(), capped]), pg.Mixed([pg.RGW(), capped], pg.Random())):
+        told(lambda rule=rule: pg.backward(task_losses(model(x)), rule), pg.ProcessError, "different rules")
+    rule = pg.Mixed([pg.RGW(seed=rank), pg.UPGrad()], pg.Random())
+    return [agree("weights", pg.backward(task_losses(model(x)), rule).weights)]
 
 
 @case(2)

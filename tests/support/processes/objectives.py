@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -74,4 +76,21 @@ def one_objective_per_sample(rank: int, size: int) -> list[Comparison]:
             "gramian()", pg.gramian(losses(model, x.chunk(size)[rank]), model, parallel="objectives"), want.gramian
         ),
         Comparison("number", torch.tensor(len(step.weights)), torch.tensor(3 * size)),
+    ]
+
+
+@case(2)
+def objectives_of_a_large_model(rank: int, size: int) -> list[Comparison]:
+    """Another number of losses on each process, and rows that take several buckets."""
+    model = nn.Sequential(nn.Linear(5, 600), nn.Tanh(), nn.Linear(600, 600), nn.Tanh(), nn.Linear(600, 8)).double()
+    for place, param in enumerate(model.parameters()):
+        param.data = torch.sin(torch.arange(param.numel(), dtype=torch.float64) + place).reshape(param.shape) / 8.0
+    other = copy.deepcopy(model)
+    x = batch(0, 4)
+    losses = list((model(x) - 1.0).square().mean(dim=0))
+    step = pg.backward(losses[:7] if rank == 0 else losses[7:], pg.UPGrad(), model, parallel="objectives")
+    want = pg.backward(list((other(x) - 1.0).square().mean(dim=0)), pg.UPGrad(), parallel="none")
+    return [
+        Comparison("Gramian", step.gramian, want.gramian),
+        Comparison("gradients", flat_grad(model), flat_grad(other), 1e-9),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from paretograd.descent import archive
 from paretograd.descent.stops import Stop
@@ -45,7 +47,8 @@ class MethodResult:
         norms: lengths of the directions, ``(K, S)``.
         weights: of the three gradients, ``(K, S, 3)``.
         finals: the three losses at the end, ``(S, 3)``.
-        train, validation, test: what the classifiers are judged by, ``(S, 7)``; see `judged`.
+        train, validation, test: what the classifiers are judged by, ``(S, 7)``; see `judged`. NaN for runs that are
+            not judged: a loss or gradient was not finite on their way, or their logits are NaN at the end.
     """
 
     label: str
@@ -97,9 +100,9 @@ def result_of(training: Training, label: str, adult: Adult) -> MethodResult:
     logits = {name: training.logits(getattr(adult, name).features) for name in ("train", "validation", "test")}
     rows: dict[str, Rows] = {name: getattr(adult, name).to("cpu") for name in logits}
     finals = fairness_losses(logits["train"], rows["train"].labels, rows["train"].groups, training.setting.gaps)
+    lost = [stop is Stop.NOT_FINITE for stop in training.reasons]
     judged = {
-        name: np.array([_flat(fairness_metrics(z, rows[name].labels, rows[name].groups)) for z in logits[name]])
-        for name in logits
+        name: np.array([_judged(*run, rows[name]) for run in zip(z, lost, strict=True)]) for name, z in logits.items()
     }
     return MethodResult(
         label=label,
@@ -123,6 +126,13 @@ def kept_steps(count: int, lengths: Sequence[int] | NDArray[np.int64]) -> NDArra
     spaced = np.concatenate([np.geomspace(1.0, max(last, 1), _EARLY), np.linspace(0.0, last, _EVENLY)])
     ends = np.minimum(np.asarray(lengths), last)
     return np.unique(np.concatenate([np.rint(spaced).clip(0, last), ends])).astype(np.int64)
+
+
+def _judged(logits: Tensor, lost: bool, rows: Rows) -> list[float]:
+    """All NaN for a run that was lost, whatever the point before it, and for a classifier that gives no answers."""
+    if lost or logits.isnan().any():
+        return [math.nan] * _MEASURES
+    return _flat(fairness_metrics(logits, rows.labels, rows.groups))
 
 
 def _flat(metrics: FairnessMetrics) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from paretograd.experiments.checkpoint import Checkpoints, checked_interval
 from paretograd.experiments.device import Device, find_device
 from paretograd.experiments.fairness import table
 from paretograd.experiments.fairness.folder import FairnessFolder
+from paretograd.experiments.fairness.own_data import OwnData
 from paretograd.experiments.fairness.result import MethodResult, result_of
 from paretograd.experiments.fairness.study import FairnessStudy
 from paretograd.experiments.fairness.training import Training
@@ -60,7 +61,9 @@ def run_fairness(
     Args:
         study: what to run.
         folder: where; made if it is missing.
-        data: to train and test on; None reads Adult, if any method is left to train.
+        data: your own to train and test on, in the form of `Adult`: float32 or float64 features, labels and groups of
+            zeros and ones. Shapes and a checksum are kept in the study's ``own_data``, nothing is compared with the
+            paper, and ``resume`` takes no others. None reads Adult, if any method is left to train.
         data_dir: folder with the files of Adult; see `load_adult`.
         device: ``cpu``, ``cuda``, or ``auto``: a GPU if there is one.
         resume: go on with what is there. Methods that are done are not run again. Another study is refused.
@@ -69,6 +72,7 @@ def run_fairness(
         watch: is told what happens.
     """
     every = checked_interval(checkpoint_every)
+    study = replace(study, own_data=None if data is None else OwnData.of(data))
     place, told, target = FairnessFolder(folder), watch or Watch(), find_device(device)
 
     def load() -> Adult:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
+import numpy as np
 import torch
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.notation import split_list
 from paretograd.checks import as_number
 from paretograd.errors import ParameterError, ParetogradError
+from paretograd.experiments.fairness.own_data import OwnData
 from paretograd.experiments.fairness.paper import BEYOND, FIGURE_SEED, LR, SEEDS, STEPS, STOP, TABLE, UNSTABLE
 from paretograd.experiments.fairness.training import Setting
 from paretograd.experiments.names import file_names
@@ -25,6 +27,8 @@ from paretograd.problems.fairness.objectives import Gaps
 
 #: Gradients of three objectives for a rehearsal, in conflict.
 _TRIAL = ((2.0, -1.0, 0.5), (-1.0, 1.0, 0.1), (0.5, 0.1, 3.0))
+#: Steps that float32 can take: the data are in it, unless a caller brings others.
+_SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max))
 #: What the command has an option for.
 _OPTIONS = ("methods", "seeds", "steps", "gaps", "scaling")
 
@@ -43,6 +47,7 @@ class FairnessStudy:
         scaling: standardise by ``all`` rows as the benchmark does, or by the ``train`` rows.
         tf32: whether matrix products on a GPU may round to TF32; of no meaning on a CPU.
         width: of the hidden layers.
+        own_data: what is known of data that are not Adult; `run_fairness` sets it.
     """
 
     methods: tuple[str, ...] = (*TABLE, *UNSTABLE, *BEYOND)
@@ -54,17 +59,27 @@ class FairnessStudy:
     scaling: Scaling = "all"
     tf32: bool = True
     width: int = 256
+    own_data: OwnData | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.methods:
-            raise ParameterError("a study has at least one method, such as mgda")
-        checked_seeds(self.seeds)
-        whole_number("study", "steps", self.steps)
-        whole_number("study", "width", self.width)
-        for name, least in (("lr", math.ulp(0.0)), ("stop", 0.0)):
-            value = as_number(getattr(self, name), name)
-            if not least <= value < math.inf:
-                raise ParameterError(f"{name}={value:g}: a finite number, {'above' if least else 'at least'} 0")
+        lr, stop = as_number(self.lr, "lr"), as_number(self.stop, "stop")
+        if not _SMALLEST <= lr <= _LARGEST:
+            raise ParameterError(f"lr={lr:g}: a number above 0 that float32 holds, from {_SMALLEST:g} to {_LARGEST:g}")
+        if not 0.0 <= stop < math.inf:
+            raise ParameterError(f"stop={stop:g}: a finite number, at least 0")
+        if not isinstance(self.tf32, (bool, np.bool_)):
+            raise ParameterError(f"tf32={self.tf32!r}: use True or False")
+        plain = {
+            "methods": _rules(self.methods),
+            "seeds": tuple(checked_seeds(self.seeds)),
+            "steps": whole_number("study", "steps", self.steps),
+            "lr": lr,
+            "stop": stop,
+            "tf32": bool(self.tf32),
+            "width": whole_number("study", "width", self.width),
+        }
+        for name, value in plain.items():  # numbers of numpy and ranges are in no file
+            object.__setattr__(self, name, value)
         for name, choices in (("gaps", get_args(Gaps)), ("scaling", get_args(Scaling))):
             if getattr(self, name) not in choices:
                 raise ParameterError(f"{name}={getattr(self, name)!r}: use {' or '.join(choices)}")
@@ -100,28 +115,44 @@ class FairnessStudy:
 
     def plain(self) -> dict[str, Any]:
         """The study as JSON has it."""
-        return to_plain(self, "fairness")
+        plain = to_plain(self, "fairness")
+        return plain if self.own_data else {name: value for name, value in plain.items() if name != "own_data"}
 
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> FairnessStudy:
         """What `plain` returned."""
-        return from_plain(cls, found, "fairness", {"methods": str, "seeds": lambda seed: seed})
+        own = OwnData.from_plain(found["own_data"]) if "own_data" in found else None
+        values = {**found, "own_data": own}
+        return from_plain(cls, values, "fairness", {"methods": str, "seeds": lambda seed: seed})
 
     def changes(self) -> dict[str, str]:
         """What differs from the paper's protocol, but for the list of methods: name to value."""
-        names = [name for name in others(self, FairnessStudy()) if name not in ("methods", "tf32")]
+        names = [name for name in others(self, FairnessStudy()) if name not in ("methods", "tf32", "own_data")]
         return {name: written(getattr(self, name)) for name in names}
 
     def command(self) -> str:
         """What makes this study: a command, or a call where it has no option for something."""
         other = others(self, FairnessStudy())
         if set(other) - {*_OPTIONS, "tf32"}:
-            return f"paretograd.experiments.fairness.run_fairness({self!r}, FOLDER)"
+            data = ", data=DATA" if self.own_data else ""
+            return f"paretograd.experiments.fairness.run_fairness({self!r}, FOLDER{data})"
         words = ["paretograd", "reproduce", "fairness"]
         for name in _OPTIONS:
             if name in other:
                 words += [f"--{name}", written(getattr(self, name))]
         return shlex.join([*words, "--no-tf32"] if "tf32" in other else words)
+
+
+def _rules(given: object) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ParameterError(f"methods={given!r}: give rules in a tuple, such as ('mgda',)")
+    rules = tuple(given)
+    if not rules:
+        raise ParameterError("a study has at least one method, such as mgda")
+    wrong = [rule for rule in rules if not isinstance(rule, str)]
+    if wrong:
+        raise ParameterError(f"methods={wrong[0]!r}: rules as text, such as 'mgda' or 'mas-rr(1000)'")
+    return tuple(map(str, rules))
 
 
 def read_study(

@@ -12,15 +12,16 @@ from paretograd.experiments.fairness.folder import FairnessFolder
 from paretograd.experiments.fairness.paper import PUBLISHED
 from paretograd.experiments.fairness.result import MethodResult
 from paretograd.experiments.fairness.study import FairnessStudy
-from paretograd.experiments.fairness.words import for_people, heading, legend, notes
+from paretograd.experiments.fairness.words import for_people, heading, legend, notes, title
 from paretograd.experiments.files import in_markdown, markdown_table, write_csv, write_text
 
 MEASURES = ("accuracy", "deo1", "deo2")
 
 
 def rows(study: FairnessStudy, methods: Mapping[str, MethodResult]) -> list[dict[str, Any]]:
-    """Plain values, shares in percent; None where the paper has no value, or one seed no deviation."""
+    """Plain values, shares in percent; None where the paper has no value or one seed no deviation, NaN if unjudged."""
     rules = dict(zip(study.labels(), study.methods, strict=True))
+    published = PUBLISHED if study.own_data is None else {}
     made = []
     for label, found in methods.items():
         theorem = study.aggregator(rules[label]).guarantee.result
@@ -28,7 +29,7 @@ def rows(study: FairnessStudy, methods: Mapping[str, MethodResult]) -> list[dict
         row: dict[str, Any] = {"method": label, "rule": rules[label], "theorem": theorem.name if theorem else None}
         for place, measure in enumerate(MEASURES):
             values = 100.0 * np.array([metrics[place] for metrics in judged])
-            paper = PUBLISHED[label][place] if label in PUBLISHED else (None, None)
+            paper = published[label][place] if label in published else (None, None)
             mean = float(values.mean())
             row |= {
                 f"{measure}_mean": mean,
@@ -64,7 +65,7 @@ def _markdown(
     study: FairnessStudy, found: Sequence[Mapping[str, Any]], methods: Mapping[str, MethodResult]
 ) -> Iterator[str]:
     shown = for_people(found)
-    yield from ("# Fair classification on Adult", "", f"Made by `{study.command()}`. {heading(study)}", "")
+    yield from (f"# {title(study)}", "", f"Made by `{study.command()}`. {heading(study)}", "")
     yield from markdown_table(shown, ("method", "ended by"))
     for sentence in (legend(study), *notes(study, found, methods)):
         yield from ("", in_markdown(sentence))

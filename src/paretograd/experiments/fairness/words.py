@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +30,8 @@ def _shown(row: Mapping[str, Any], compared: bool) -> dict[str, str]:
         if compared:
             shown[f"paper's {name}"] = _with_deviation(row[f"{measure}_paper"], row[f"{measure}_paper_std"])
             difference = row[f"{measure}_difference"]
-            shown[f"{name} difference"] = "" if difference is None else f"{difference:+.2f}"
+            known = difference is not None and not math.isnan(difference)
+            shown[f"{name} difference"] = f"{difference:+.2f}" if known else ""
     return shown | {"steps": steps(row), "ended by": str(row["ended_by"])}
 
 
@@ -37,16 +39,19 @@ def for_page(found: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
     """Numbers and texts by headings that stand alone, for a page that can align them."""
     return [
         {
-            **{heading: text for heading, text in _shown(row, True).items() if heading not in ("steps", "ended by")},
-            "steps": steps(row),
-            "ended by": row["ended_by"],
+            **shown,
             "theorem": (row["theorem"] or "none").partition(" (")[0],
             **{f"final f{k}": row[f"final_f{k}_mean"] for k in (1, 2, 3)},
             "last γ": row["last_gamma_mean"],
             "steps with a conflict": row["conflicting_steps"],
         }
-        for row in found
+        for row, shown in zip(found, for_people(found), strict=True)
     ]
+
+
+def title(study: FairnessStudy) -> str:
+    """What was done, and on which data."""
+    return f"Fair classification on {'own data' if study.own_data else 'Adult'}"
 
 
 def heading(study: FairnessStudy) -> str:
@@ -64,6 +69,12 @@ def ends(study: FairnessStudy) -> str:
 
 def legend(study: FairnessStudy) -> str:
     """What the words mean."""
+    if study.own_data:
+        return (
+            "DEO1 and DEO2: difference between the two groups of the share that is classified as 1, among the rows "
+            "with label 1 and among those with label 0; lower is fairer. A run ends at the first of: "
+            f"{ends(study)}; ended by says which."
+        )
     return (
         "DEO1 and DEO2: difference between men and women of the share that is classified as earning above 50K, among "
         "those who do and among those who do not; lower is fairer. difference: ours less the paper's, in percentage "
@@ -75,7 +86,7 @@ def notes(study: FairnessStudy, found: Sequence[Mapping[str, Any]], methods: Map
     """What one should know before comparing with the paper, and what went wrong."""
     made = []
     changed = study.changes()
-    if changed:
+    if changed and not study.own_data:
         settings = ", ".join(f"{name} {value}" for name, value in changed.items())
         made.append(f"This is not the paper's protocol ({settings}): its values stand here for orientation only.")
     missing = [label for label in study.labels() if label not in methods]
@@ -88,9 +99,14 @@ def notes(study: FairnessStudy, found: Sequence[Mapping[str, Any]], methods: Map
     if not changed and far:
         made.append(f"Not within {limits} of the paper: {', '.join(far)}.")
     for label, result in methods.items():
-        for seed, stop, length in zip(study.seeds, result.reasons, result.lengths, strict=True):
-            if stop not in (Stop.GAMMA, Stop.NORM, Stop.STEPS):
-                made.append(f"{label}, seed {seed}: {stop.value} (step {length:,}).")
+        for seed, stop, length, judged in zip(
+            study.seeds, result.reasons, result.lengths, result.judged(), strict=True
+        ):
+            good, known = stop in (Stop.GAMMA, Stop.NORM, Stop.STEPS), not math.isnan(judged.accuracy)
+            if not good or not known:
+                why = "Its logits are NaN: its" if good else "Its"
+                ending = "" if known else f" {why} classifier is not judged."
+                made.append(f"{label}, seed {seed}: {stop.value} (step {length:,}).{ending}")
     return made
 
 
@@ -109,16 +125,19 @@ def steps(row: Mapping[str, Any]) -> str:
 
 def setting(study: FairnessStudy) -> str:
     """The protocol in one line."""
+    own, widths = study.own_data, f"{study.width}-{study.width}-{study.width}-1"
+    protocol = f"seeds {', '.join(map(str, study.seeds))}; lr {study.lr:g}; at most {study.steps:,}"
+    if own is not None:
+        train, validation, test = own.rows
+        rows = f"own data with {train:,}, {validation:,} and {test:,} rows to train, to validate and to test"
+        return f"{rows}, {own.features}-{widths}; {protocol} steps; gaps: {study.gaps}"
     gaps = "sums as in the benchmark" if study.gaps == "sums" else "group means"
     fitted = "all rows" if study.scaling == "all" else "the training rows"
     few = f" of {STEPS:,}" if study.steps < STEPS else ""
-    return (
-        f"Adult, 88-{study.width}-{study.width}-{study.width}-1; seeds {', '.join(map(str, study.seeds))}; lr "
-        f"{study.lr:g}; at most {study.steps:,}{few} steps; gaps: {gaps}; standardised over {fitted}"
-    )
+    return f"Adult, 88-{widths}; {protocol}{few} steps; gaps: {gaps}; standardised over {fitted}"
 
 
 def _with_deviation(mean: float | None, deviation: float | None) -> str:
     if mean is None:
         return ""
-    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+    return f"{mean:.2f}" if deviation is None or math.isnan(mean) else f"{mean:.2f} ± {deviation:.2f}"

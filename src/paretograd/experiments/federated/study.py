@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,10 +63,11 @@ class FederatedStudy:
         wrong = [part for part in self.parts if part not in PARTS]
         if wrong or not self.parts:
             raise ParameterError(f"parts={','.join(self.parts)!r}: use some of {', '.join(PARTS)}")
-        checked_seeds(self.seeds)
-        for name in _SIZES:
-            whole_number("study", name, getattr(self, name))
-        if not 0.0 < as_number(self.lr, "lr") < math.inf:
+        plain: dict[str, Any] = {name: whole_number("study", name, getattr(self, name)) for name in _SIZES}
+        plain |= {"seeds": tuple(checked_seeds(self.seeds)), "lr": float(as_number(self.lr, "lr"))}
+        for name, value in plain.items():  # numbers of numpy and ranges are in no file
+            object.__setattr__(self, name, value)
+        if not 0.0 < self.lr < math.inf:
             raise ParameterError(f"lr={self.lr:g}: a finite number, above 0")
         if self.noise != "literal" and not (
             isinstance(self.noise, (int, float)) and 0.0 <= as_number(self.noise, "noise") < math.inf
@@ -128,11 +129,13 @@ class FederatedStudy:
     def command(self) -> str:
         """What makes this study: a command, or a call where it has no option for something."""
         for base, flag in ((FederatedStudy(), []), (small_study(), ["--small"])):
-            other = others(self, base)
-            if not set(other) - {*_OPTIONS, "tf32"}:
+            other = set(others(self, base))
+            if not other - {*_OPTIONS, "tf32"}:
+                if flag and other & {"parts", "methods"}:  # one of them alone would change the other
+                    other |= {"parts", "methods"} if self.methods else {"parts"}
                 words = ["paretograd", "reproduce", "federated", *flag]
                 for name in _OPTIONS:
-                    if name in other:
+                    if name in other and (name != "methods" or self.methods):
                         words += [f"--{name}", written(getattr(self, name))]
                 return shlex.join([*words, "--no-tf32"] if "tf32" in other else words)
         return f"paretograd.experiments.federated.run_federated({self!r}, FOLDER)"
@@ -162,21 +165,34 @@ def read_study(
 
     Args:
         small: start from the laptop's variant instead.
-        parts: names separated by commas.
-        methods: rules separated by commas.
+        parts: names separated by commas; if they are given and ``methods`` is not, all rules of these parts.
+        methods: rules separated by commas; if they are given and ``parts`` is not, more parts if they are in no other.
         seeds: numbers separated by commas.
         noise: a number, or ``literal``.
         **more: other attributes of `FederatedStudy`.
     """
     given: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
-    given |= {
-        name: tuple(split_list(text)) for name, text in (("parts", parts), ("methods", methods)) if text is not None
-    }
+    start = small_study() if small else FederatedStudy()
+    if parts is not None:
+        given |= {"parts": tuple(split_list(parts)), "methods": ()}
+    if methods is not None:
+        given["methods"] = tuple(split_list(methods))
+        if parts is None:
+            given["parts"] = _parts_with(given["methods"], start)
     if seeds is not None:
         given["seeds"] = read_seeds(seeds, "0,1")
     if noise is not None:
         given["noise"] = _read_noise(noise)
-    return replace(small_study() if small else FederatedStudy(), **given)
+    return replace(start, **given)
+
+
+def _parts_with(methods: Collection[str], start: FederatedStudy) -> tuple[str, ...]:
+    """The parts of a study, and those with rules that are not in them; all parts for a rule that is in none."""
+    rules = {part: {case.rule for case in cases_of([part], start.attack, ())} for part in PARTS}
+    missing = set(methods).difference(*(rules[part] for part in start.parts))
+    if missing.difference(*rules.values()):
+        return tuple(PARTS)
+    return tuple(part for part in PARTS if part in start.parts or rules[part] & missing)
 
 
 def _read_noise(written: str) -> float | str:

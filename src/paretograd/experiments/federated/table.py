@@ -50,6 +50,7 @@ def _row(
         "clean_mean": float(np.mean(clean)) if clean else None,
         "difference_to_clean": float(np.mean(changes)) if changes else None,
         "difference_to_clean_std": _deviation(changes),
+        "difference_to_clean_min": min(changes, default=None),
         "paper": paper,
         "difference_to_paper": mean - paper if paper is not None else None,
         "conflicting_epochs": sum(one.conflicts for one in found),

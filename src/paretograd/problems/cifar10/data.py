@@ -10,6 +10,7 @@ import io
 import os
 import pickle
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,19 +76,20 @@ def load_cifar10(data_dir: str | Path | None = None) -> Cifar10:
         records = _local(Path(given))
     else:
         folder = sources.cache() / BINARY
-        if not all((folder / file.name).is_file() for file in FILES):
-            _download(folder)
-        records = [sources.verified(file, folder / file.name) for file in FILES]
+        if not all(sources.is_there(folder / file.name, [_URL], BINARY) for file in FILES):
+            records = _download(folder)
+        else:
+            records = [sources.verified(file, folder / file.name) for file in FILES]
     images = [_images(content) for content in records]
     train = Images(*(torch.cat(parts) for parts in zip(*images[:-1], strict=True)))
     return Cifar10(train, images[-1])
 
 
 def _local(folder: Path) -> list[bytes]:
-    found = [sources.find(file.name, BINARY, folder) for file in FILES]
+    found = [sources.find(file.name, BINARY, folder, _URL) for file in FILES]
     if all(path is not None for path in found):
         return [sources.verified(file, path) for file, path in zip(FILES, found, strict=True) if path is not None]
-    pickles = [sources.find(file.name.removesuffix(".bin"), PYTHON, folder) for file in FILES]
+    pickles = [sources.find(file.name.removesuffix(".bin"), PYTHON, folder, _URL) for file in FILES]
     if all(path is not None for path in pickles):
         return [_from_pickle(file, path) for file, path in zip(FILES, pickles, strict=True) if path is not None]
     raise DataError(
@@ -96,10 +98,10 @@ def _local(folder: Path) -> list[bytes]:
     )
 
 
-def _download(folder: Path) -> None:
-    """Fetch the archive, verify each batch in it, and keep these."""
+def _download(folder: Path) -> list[bytes]:
+    """Fetch the archive, verify each batch in it, and keep these in a folder, if it can be written to."""
     archive = io.BytesIO(sources.download(_URL, _ARCHIVE_SIZE + 1, BINARY))
-    wanted = {file.name: file for file in FILES}
+    wanted, found = {file.name: file for file in FILES}, {}
     try:
         with tarfile.open(fileobj=archive, mode="r:gz") as packed:
             for member in packed:
@@ -108,11 +110,15 @@ def _download(folder: Path) -> None:
                 if file is not None and stream is not None:
                     content = stream.read(file.size + 1)
                     sources.check(file, content, f"{file.name} of {_URL}")
-                    sources.store(folder / file.name, content)
-    except (tarfile.TarError, EOFError, OSError) as error:
+                    found[file.name] = content
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise DataError(f"what {_URL} sent is no archive ({error}); try again") from error
-    if wanted:
-        raise DataError(f"the archive of {_URL} lacks {', '.join(wanted)}")
+    lacking = [file.name for file in FILES if file.name not in found]
+    if lacking:
+        raise DataError(f"the archive of {_URL} lacks {', '.join(lacking)}")
+    for name, content in found.items():
+        sources.store(folder / name, content)
+    return [found[file.name] for file in FILES]
 
 
 def _images(content: bytes) -> Images:

@@ -103,7 +103,7 @@ def load_adult(data_dir: str | Path | None = None, scaling: Scaling = "all") -> 
     """
     if scaling not in get_args(Scaling):
         raise ParameterError(f"scaling={scaling!r}: use one of {', '.join(get_args(Scaling))}")
-    lines = [line for file in FILES for line in read(file, "adult", data_dir).decode("ascii").splitlines()]
+    lines = [line for content in read(FILES, "adult", data_dir) for line in content.decode("ascii").splitlines()]
     adult = encode(lines, scaling)
     sizes = tuple(len(part.labels) for part in (adult.train, adult.validation, adult.test))
     counts = tuple(

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from paretograd.errors import ShapeError
+from paretograd.errors import InputError, ShapeError
+from paretograd.problems.fairness.binary import check_binary
 
 
 class FairnessMetrics(NamedTuple):
@@ -29,14 +30,21 @@ def fairness_metrics(logits: Tensor, labels: Tensor, groups: Tensor) -> Fairness
     """Judge one classifier.
 
     Args:
-        logits: shape ``(N,)``; positive ones say 1.
-        labels: zeros and ones, shape ``(N,)``.
-        groups: zeros and ones, shape ``(N,)``.
+        logits: shape ``(N,)``; positive ones say 1. NaN is no answer, and refused.
+        labels: bool, or zeros and ones, shape ``(N,)``.
+        groups: bool, or zeros and ones, shape ``(N,)``.
     """
     if not logits.shape == labels.shape == groups.shape or logits.ndim != 1:
         raise ShapeError(
             f"logits, labels and groups have shape (N,); got {tuple(logits.shape)}, {tuple(labels.shape)} and "
             f"{tuple(groups.shape)}"
+        )
+    check_binary(labels=labels, groups=groups)
+    unknown = int(logits.isnan().sum())
+    if unknown:
+        raise InputError(
+            f"{unknown} of {len(logits)} logits are NaN, which is no answer; every one must be a number. Look at the "
+            "features and at the classifier's parameters"
         )
     answers = logits > 0
     right = float((answers == (labels > 0)).double().mean())

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from paretograd.errors import ParameterError, ShapeError
+from paretograd.problems.fairness.binary import check_binary
 
 Gaps = Literal["sums", "means"]
 
@@ -23,8 +24,8 @@ def fairness_losses(logits: Tensor, labels: Tensor, groups: Tensor, gaps: Gaps =
 
     Args:
         logits: z, shape ``(..., N)``.
-        labels: Y, zeros and ones, shape ``(N,)``.
-        groups: A, zeros and ones, shape ``(N,)``.
+        labels: Y, bool, or zeros and ones, shape ``(N,)``.
+        groups: A, bool, or zeros and ones, shape ``(N,)``.
         gaps: ``sums`` or ``means``.
 
     Returns:
@@ -37,6 +38,7 @@ def fairness_losses(logits: Tensor, labels: Tensor, groups: Tensor, gaps: Gaps =
             f"logits have shape (..., N), labels and groups (N,); got {tuple(logits.shape)}, {tuple(labels.shape)} and "
             f"{tuple(groups.shape)}"
         )
+    check_binary(labels=labels, groups=groups)
     target = labels.to(logits).expand_as(logits)
     entropy = binary_cross_entropy_with_logits(logits, target, reduction="none").mean(dim=-1)
     positive = torch.tanh(torch.relu(torch.sigmoid(logits)))

@@ -9,6 +9,7 @@ import numpy as np
 
 from paretograd.errors import ParameterError
 from paretograd.experiments.fairness import FairnessResults, FairnessStudy, MethodResult
+from paretograd.experiments.fairness.words import title
 from paretograd.reports.palette import Curve, curves
 from paretograd.reports.study.content import Content, Run
 from paretograd.reports.study.thinning import thin
@@ -22,8 +23,8 @@ def compose(results: FairnessResults) -> Content:
         raise ParameterError(f"no method of the study in {results.folder} is done; a report needs at least one")
     study = results.study
     return Content(
-        title="Fair classification on Adult",
-        problem="Adult",
+        title=title(study),
+        problem="own data" if study.own_data else "Adult",
         lr=f"{study.lr:g}",
         m=3,
         methods=_looks(study, results.methods),

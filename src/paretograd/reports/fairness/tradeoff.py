@@ -30,7 +30,8 @@ def tradeoff(rows: Sequence[Mapping[str, Any]], looks: Mapping[str, Curve]) -> F
         axes.set_ylabel("accuracy on the test rows, %  (up is better)")
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
-    figure.suptitle("Mean and deviation over the seeds; crosses: the paper's means", fontsize=11)
+    crosses = any(row["accuracy_paper"] is not None for row in rows)
+    figure.suptitle("Mean and deviation over the seeds" + "; crosses: the paper's means" * crosses, fontsize=11)
     return figure
 
 

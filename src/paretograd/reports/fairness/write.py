@@ -20,10 +20,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SUMMARY = (
-    "A classifier of three hidden layers says who of the people of a census earns more than 50,000 dollars a year. It "
-    "is trained on three objectives at once, from several initialisations: the cross entropy, and two gaps between men "
-    "and women. Every method turns the three gradients into one direction, and takes a step along it, again and again."
+    "A classifier of three hidden layers says {question}. It is trained on three objectives at once, from several "
+    "initialisations: the cross entropy, and two gaps between {groups}. Every method turns the three gradients into "
+    "one direction, and takes a step along it, again and again."
 )
+_ADULT = {
+    "question": "who of the people of a census earns more than 50,000 dollars a year",
+    "groups": "men and women",
+}
+_OWN = {"question": "0 or 1 for each row of your own data", "groups": "two groups of rows"}
 
 
 def write_fairness(results: FairnessResults, details: Mapping[str, str]) -> list[Path]:
@@ -44,7 +49,8 @@ def write_fairness(results: FairnessResults, details: Mapping[str, str]) -> list
         drawn = {name: dynamics(some) for name, some in chosen.items() if _has_runs(some)}
         return {**drawn, "tradeoff": tradeoff(rows, content.methods)}
 
-    summary = " ".join([_SUMMARY, *notes(results.study, rows, results.methods)])
+    opening = _SUMMARY.format(**(_OWN if results.study.own_data else _ADULT))
+    summary = " ".join([opening, *notes(results.study, rows, results.methods)])
     text = page(thinned(content), summary, None, [], for_page(rows), details)
     return write_files(results.folder, rendered(figures), text)
 
