@@ -74,7 +74,11 @@ NO_GPU = {"condition": not torch.cuda.is_available(), "reason": "there is no GPU
 
 
 def run(folder: Path, study: FederatedStudy = SMALL, **options: object) -> FederatedResults:
-    return run_federated(study, folder, **({"data": DATA, "device": "cpu"} | options))
+    """With made images in the place of CIFAR-10, unless the test says what to take."""
+    with pytest.MonkeyPatch.context() as patch:
+        if "data" not in options:
+            patch.setattr(run_module, "load_cifar10", lambda *_: DATA)
+        return run_federated(study, folder, **({"device": "cpu"} | options))
 
 
 @pytest.fixture(scope="module")
@@ -491,6 +495,20 @@ class TestResume:
         before = results_in(run(tmp_path, study).folder)
         next((tmp_path / "runs").glob("*seed-1.npz")).unlink()
         assert results_in(run(tmp_path, study, resume=True).folder) == before
+
+    def test_images_of_one_s_own_are_known_again(self, tmp_path):
+        study = replace(SMALL, methods=("mgda",), parts=("table",), seeds=(0, 1))
+        own = run(tmp_path, study, data=DATA)
+        assert len(own.study.own_data) == 64
+        assert "not the paper's protocol (seeds 0,1, " in (tmp_path / "table.md").read_text()
+        assert "images of one's own" in (tmp_path / "table.md").read_text()
+        assert own.study.command().endswith(", FOLDER, data=DATA)")
+        assert read_results(tmp_path).study == own.study
+        run(tmp_path, study, data=DATA, resume=True)
+        other = DATA._replace(test=Images(DATA.test.pixels.flip(0), DATA.test.labels))
+        for changed in ({"data": other}, {}):
+            with pytest.raises(pg.InputError, match="own data"):
+                run(tmp_path, study, resume=True, **changed)
 
     def test_nothing_is_overwritten_unless_asked(self, tmp_path, done):
         shutil.copytree(done, tmp_path / "s")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from paretograd.errors import InputError, ShapeError
+from paretograd.experiments.fingerprint import fingerprint
 from paretograd.problems.fairness import Adult, Rows
 from paretograd.problems.fairness.binary import check_binary
 
@@ -36,13 +36,9 @@ class OwnData:
         parts = {name: getattr(data, name) for name in _PARTS}
         for name, rows in parts.items():
             _check(name, rows, data.train)
-        digest = hashlib.sha256()
-        for rows in parts.values():
-            for values in rows:
-                digest.update(f"{values.dtype} {tuple(values.shape)} ".encode())
-                digest.update(values.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
         counts = len(data.train.labels), len(data.validation.labels), len(data.test.labels)
-        return cls(data.train.features.shape[1], counts, digest.hexdigest())
+        known_by = fingerprint(values for rows in parts.values() for values in rows)
+        return cls(data.train.features.shape[1], counts, known_by)
 
     @classmethod
     def from_plain(cls, found: Any) -> OwnData:

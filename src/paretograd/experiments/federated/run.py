@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from paretograd.experiments.federated.result import RunResult, result_of
 from paretograd.experiments.federated.study import FederatedStudy
 from paretograd.experiments.federated.together import Together
 from paretograd.experiments.federated.training import Training
+from paretograd.experiments.fingerprint import fingerprint
 from paretograd.experiments.names import file_names
 from paretograd.experiments.progress import Watch
 from paretograd.experiments.stopping import Wish
@@ -72,7 +73,8 @@ def run_federated(
     Args:
         study: what to run.
         folder: where; made if it is missing.
-        data: to train and test on; None reads CIFAR-10, if any run is left.
+        data: your own images to train and test on, in the form of `Cifar10`; their checksum is kept in the study's
+            ``own_data``, and ``resume`` takes no others. None reads CIFAR-10, if any run is left.
         data_dir: folder with the files of CIFAR-10; see `load_cifar10`.
         device: ``cpu``, ``cuda``, or ``auto``: a GPU if there is one.
         resume: go on with what is there. Runs that are done are not repeated. Another study is refused.
@@ -81,6 +83,8 @@ def run_federated(
         watch: is told what happens.
     """
     every = checked_interval(checkpoint_every)
+    known_by = "" if data is None else fingerprint(part for images in data for part in images)
+    study = replace(study, own_data=known_by)
     place, told, target = FederatedFolder(folder), watch or Watch(), find_device(device)
 
     def load() -> Cifar10:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ class FederatedStudy:
         size: images in a shard.
         test_size: test images for each shard.
         tf32: whether products on a GPU may round to TF32; of no meaning on a CPU.
+        own_data: the checksum of images that are not CIFAR-10; `run_federated` sets it.
     """
 
     parts: tuple[str, ...] = tuple(PARTS)
@@ -58,6 +59,7 @@ class FederatedStudy:
     size: int = 200
     test_size: int = 40
     tf32: bool = True
+    own_data: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         wrong = [part for part in self.parts if part not in PARTS]
@@ -114,17 +116,20 @@ class FederatedStudy:
 
     def plain(self) -> dict[str, Any]:
         """The study as JSON has it."""
-        return to_plain(self, "federated")
+        plain = to_plain(self, "federated")
+        return plain if self.own_data else {name: value for name, value in plain.items() if name != "own_data"}
 
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> FederatedStudy:
         """What `plain` returned."""
-        return from_plain(cls, found, "federated", {"parts": str, "methods": str, "seeds": lambda seed: seed})
+        values = {"own_data": "", **found}
+        return from_plain(cls, values, "federated", {"parts": str, "methods": str, "seeds": lambda seed: seed})
 
     def changes(self) -> dict[str, str]:
         """What differs from the paper's protocol, but for the choice of runs and the noise: name to value."""
-        chosen = ("parts", "methods", "noise", "every", "tf32")
-        return {name: written(getattr(self, name)) for name in others(self, FederatedStudy()) if name not in chosen}
+        chosen = ("parts", "methods", "noise", "every", "tf32", "own_data")
+        other = {name: written(getattr(self, name)) for name in others(self, FederatedStudy()) if name not in chosen}
+        return other | ({"images": "of one's own"} if self.own_data else {})
 
     def command(self) -> str:
         """What makes this study: a command, or a call where it has no option for something."""
@@ -138,7 +143,8 @@ class FederatedStudy:
                     if name in other and (name != "methods" or self.methods):
                         words += [f"--{name}", written(getattr(self, name))]
                 return shlex.join([*words, "--no-tf32"] if "tf32" in other else words)
-        return f"paretograd.experiments.federated.run_federated({self!r}, FOLDER)"
+        data = ", data=DATA" if self.own_data else ""
+        return f"paretograd.experiments.federated.run_federated({self!r}, FOLDER{data})"
 
 
 def small_study() -> FederatedStudy:
