@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.killing import Killed, Moments
+from support.killing import Killed, Moments, results_in
 
 from paretograd.descent import archive
 from paretograd.errors import InputError
@@ -32,12 +32,6 @@ RULES = ("mgda", "mas-rand", "rgw")
 STUDY = Study(
     problem="vlmop2", methods=tuple(Method(rule, "0.01") for rule in RULES), seeds=(24, 42), steps=60, stop_gamma=0.0
 )
-
-
-def results_in(folder: Path) -> dict[str, bytes]:
-    """All files but the configuration, which tells when each session was."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "config.json")
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,10 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from paretograd.experiments import Watch
 
@@ -65,6 +68,33 @@ class Moments:
             work = begin(fatal)
             alive = self.survives(work, partial(work, resume=True), fatal)
             yield fatal
+
+
+def results_in(folder: Path) -> dict[str, bytes]:
+    """All files of a study but the configuration, which tells when and how long things were done."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != "config.json")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def killed_at_every_write(run: Callable[..., Any], study: object, folder: Path, dense: int, stride: int) -> int:
+    """Killed before every rename: whatever is there can be resumed, and comes out the same; returns the last moment.
+
+    Args:
+        run: takes a folder, the study, ``checkpoint_every`` and ``resume``, and returns results that know their folder.
+        study: what it runs.
+        folder: for all that is run.
+        dense: see `Moments.one_after_another`.
+        stride: likewise.
+    """
+    undisturbed = results_in(run(folder / "undisturbed", study).folder)
+    moments, fatal = Moments(), 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "replace", moments.deadly(Path.replace, after=False))
+        for fatal in moments.one_after_another(
+            lambda fatal: partial(run, folder / str(fatal), study, checkpoint_every=0.0), dense, stride
+        ):
+            assert results_in(folder / str(fatal)) == undisturbed
+    return fatal
 
 
 class Press(Watch):

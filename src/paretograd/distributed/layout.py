@@ -70,10 +70,7 @@ def find(call: Call, leaves: Sequence[Tensor]) -> Layout | None:
     several = dist.get_world_size(_group(call)) > 1
     if call.parallel == "data":
         if given is None and several:
-            raise ParameterError(
-                "parallel='data' needs params: the losses of one process may not reach all parameters. Give the model, "
-                "or the same list of its parameters on every process"
-            )
+            raise _needs_params(call)
         return Layout("data", Ranks([_group(call)]), given) if several else None
     sharded = _sharded(given, leaves)
     if sharded is not None:
@@ -139,15 +136,19 @@ def _group(call: Call) -> Any:
     return group
 
 
+def _needs_params(call: Call) -> ParameterError:
+    return ParameterError(
+        f"parallel={call.parallel!r} needs params: the losses of one process may not reach all parameters. Give the "
+        "model, or the same list of its parameters on every process"
+    )
+
+
 def _objectives(call: Call, given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout | None:
     group = _group(call)
     if given is None:
         modules = wrappers.ddp_modules(leaves)
         if len(modules) != 1:
-            raise ParameterError(
-                "parallel='objectives' needs params: the losses of one process may not reach all parameters. Give the "
-                "model, or the same list of its parameters on every process"
-            )
+            raise _needs_params(call)
         given = [param for param in modules[0].parameters() if param.requires_grad]
     if any(_is_dtensor(param) for param in given):
         raise ParameterError("parallel='objectives' takes parameters that every process holds whole, no DTensors")
@@ -257,7 +258,7 @@ def _data(modules: list[DistributedDataParallel], given: list[Tensor] | None, le
         return Layout("data", Ranks([group]), given)
     order = {id(leaf): place for place, leaf in enumerate(leaves)}
     modules = sorted(modules, key=lambda module: min(order.get(id(p), len(order)) for p in module.parameters()))
-    modules = sorted(modules, key=_signature)  # the same everywhere, whichever is reached first; see `View.prints`
+    modules = sorted(modules, key=_signature)  # the same everywhere, whichever is reached first
     params: list[Tensor] = [param for module in modules for param in module.parameters() if param.requires_grad]
     inside = {id(param) for param in params}
     outside = [leaf for leaf in leaves if id(leaf) not in inside]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
@@ -12,9 +13,17 @@ from paretograd.errors import InputError
 Kind = TypeVar("Kind")
 
 
+def settle(study: Any, values: Mapping[str, Any]) -> None:
+    """Give a frozen study plain values for those that a caller gave: numbers of numpy and ranges are in no file."""
+    for name, value in values.items():
+        object.__setattr__(study, name, value)
+
+
 def to_plain(study: Any, experiment: str) -> dict[str, Any]:
-    """A study as JSON has it, under the name of its experiment."""
+    """A study as JSON has it, under the name of its experiment; ``own_data`` only where there are such data."""
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(study).items()}
+    if not study.own_data:
+        del values["own_data"]
     return {"experiment": experiment} | values
 
 
@@ -30,11 +39,11 @@ def from_plain(
         lists: for each attribute that is a tuple, what makes one of its entries.
     """
     names = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
-    if found.get("experiment") != experiment or set(found) - {"experiment"} != names:
+    if found.get("experiment") != experiment or {*found, "own_data"} - {"experiment"} != names:
         raise InputError(f"this is not the configuration of a {experiment} study")
     try:
         tuples = {name: tuple(make(entry) for entry in found[name]) for name, make in lists.items()}
-        return kind(**{name: found[name] for name in names} | tuples)
+        return kind(**{name: found[name] for name in names & set(found)} | tuples)
     except TypeError as error:
         raise InputError(f"this is not the configuration of a {experiment} study: {error}") from None
 
@@ -42,6 +51,18 @@ def from_plain(
 def others(study: Any, base: Any) -> list[str]:
     """Attributes in which two studies differ."""
     return [entry.name for entry in fields(study) if getattr(study, entry.name) != getattr(base, entry.name)]
+
+
+def command_line(study: Any, experiment: str, names: Sequence[str], flags: Sequence[str] = ()) -> str:
+    """The command that makes a study, with an option for each of these attributes."""
+    options = [word for name in names if name != "tf32" for word in (f"--{name}", written(getattr(study, name)))]
+    last = ["--no-tf32"] if "tf32" in names else []
+    return shlex.join(["paretograd", "reproduce", experiment, *flags, *options, *last])
+
+
+def call(study: Any, function: str) -> str:
+    """The call that makes a study for which there is no command."""
+    return f"paretograd.experiments.{function}({study!r}, FOLDER{', data=DATA' if study.own_data else ''})"
 
 
 def written(value: object) -> str:

@@ -30,6 +30,22 @@ def part(x: Tensor, rank: int, size: int) -> Tensor:
     return x.chunk(size)[rank]
 
 
+def chosen(net: nn.Module, options: str) -> dict:
+    """Arguments of `backward` for a model with a trunk and heads, by a word for them."""
+    return {
+        "params": {"params": list(net.trunk.parameters())},
+        "groups": {"params": [list(net.trunk[0].parameters()), list(net.trunk[2].parameters())]},
+        "shared": {"shared": net.heads[0].weight},
+        "specific": {"specific": list(net.trunk[0].parameters())},
+        "chunk": {"chunk": 2},
+    }.get(options, {})
+
+
+def in_form(losses: list[Tensor], options: str) -> list[Tensor] | Tensor:
+    """Losses as a list, or as a vector if that is the word."""
+    return torch.stack(losses) if options == "vector" else losses
+
+
 @case(1, 2, 4)
 def ddp(rank: int, size: int) -> list[Comparison]:
     """The same line as on one process."""
@@ -57,24 +73,12 @@ def ddp_options(rank: int, size: int) -> list[Comparison]:
         model = Tasks()
         alone, wrapped = Alone(model, pg.UPGrad()), DistributedDataParallel(model)
 
-        def choose(net: nn.Module, options: str = options) -> dict:
-            return {
-                "module": {},
-                "params": {"params": list(net.trunk.parameters())},
-                "groups": {"params": [list(net.trunk[0].parameters()), list(net.trunk[2].parameters())]},
-                "shared": {"shared": net.heads[0].weight},
-                "specific": {"specific": list(net.trunk[0].parameters())},
-                "chunk": {"chunk": 2},
-                "vector": {},
-            }[options]
-
         def losses(net: nn.Module, x: Tensor, options: str = options) -> list[Tensor] | Tensor:
-            found = task_losses(net(x))
-            return torch.stack(found) if options == "vector" else found
+            return in_form(task_losses(net(x)), options)
 
         def mine(t: int, net: nn.Module, options: str = options) -> tuple[list[Tensor] | Tensor, dict]:
-            chosen = {"params": net} if options == "module" else choose(net.module)
-            return losses(net, part(batch(t, 4 * size), rank, size)), chosen
+            given = {"params": net} if options == "module" else chosen(net.module, options)
+            return losses(net, part(batch(t, 4 * size), rank, size)), given
 
         found += train(
             wrapped,
@@ -83,7 +87,7 @@ def ddp_options(rank: int, size: int) -> list[Comparison]:
             mine,
             lambda t, net: losses(net, batch(t, 4 * size)),
             steps=2,
-            alone_options=choose(alone.model),
+            alone_options=chosen(alone.model, options),
         )
     return found
 

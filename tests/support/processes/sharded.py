@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import paretograd as pg
 from paretograd.distributed import Traffic
 from support.processes.common import Alone, Comparison, Tasks, batch, case, flat, flat_grad, mesh_of, task_losses, train
-from support.processes.data_parallel import part
+from support.processes.data_parallel import chosen, in_form, part
 
 
 def sharded(mesh: DeviceMesh, **options: Any) -> Tasks:
@@ -82,28 +82,18 @@ def fsdp_options(rank: int, size: int) -> list[Comparison]:
     for options in ("params", "groups", "shared", "specific", "vector"):
         model = sharded(mesh)
 
-        def choose(net: nn.Module, options: str = options) -> dict:
-            return {
-                "params": {"params": list(net.trunk.parameters())},
-                "groups": {"params": [list(net.trunk[0].parameters()), list(net.trunk[2].parameters())]},
-                "shared": {"shared": net.heads[0].weight},
-                "specific": {"specific": list(net.trunk[0].parameters())},
-                "vector": {},
-            }[options]
-
         def losses(net: nn.Module, x: Tensor, options: str = options) -> list[Tensor] | Tensor:
-            found = task_losses(net(x))
-            return torch.stack(found) if options == "vector" else found
+            return in_form(task_losses(net(x)), options)
 
         alone = Alone(Tasks(), pg.UPGrad())
         found += train(
             model,
             alone,
             pg.UPGrad(),
-            lambda t, net: (losses(net, part(batch(t, 4 * size), rank, size)), choose(net)),
+            lambda t, net, options=options: (losses(net, part(batch(t, 4 * size), rank, size)), chosen(net, options)),
             lambda t, net: losses(net, batch(t, 4 * size)),
             steps=2,
-            alone_options=choose(alone.model),
+            alone_options=chosen(alone.model, options),
         )
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
@@ -19,7 +18,16 @@ from paretograd.experiments.fairness.own_data import OwnData
 from paretograd.experiments.fairness.paper import BEYOND, FIGURE_SEED, LR, SEEDS, STEPS, STOP, TABLE, UNSTABLE
 from paretograd.experiments.fairness.training import Setting
 from paretograd.experiments.names import file_names
-from paretograd.experiments.plain import from_plain, others, read_seeds, to_plain, written
+from paretograd.experiments.plain import (
+    call,
+    command_line,
+    from_plain,
+    others,
+    read_seeds,
+    settle,
+    to_plain,
+    written,
+)
 from paretograd.experiments.study import Method, checked_seeds, labels_of
 from paretograd.problems.checks import whole_number
 from paretograd.problems.fairness.adult import Scaling
@@ -30,7 +38,7 @@ _TRIAL = ((2.0, -1.0, 0.5), (-1.0, 1.0, 0.1), (0.5, 0.1, 3.0))
 #: Steps that float32 can take: the data are in it, unless a caller brings others.
 _SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max))
 #: What the command has an option for.
-_OPTIONS = ("methods", "seeds", "steps", "gaps", "scaling")
+_OPTIONS = ("methods", "seeds", "steps", "gaps", "scaling", "tf32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +77,7 @@ class FairnessStudy:
             raise ParameterError(f"stop={stop:g}: a finite number, at least 0")
         if not isinstance(self.tf32, (bool, np.bool_)):
             raise ParameterError(f"tf32={self.tf32!r}: use True or False")
-        plain = {
+        values = {
             "methods": _rules(self.methods),
             "seeds": tuple(checked_seeds(self.seeds)),
             "steps": whole_number("study", "steps", self.steps),
@@ -78,8 +86,7 @@ class FairnessStudy:
             "tf32": bool(self.tf32),
             "width": whole_number("study", "width", self.width),
         }
-        for name, value in plain.items():  # numbers of numpy and ranges are in no file
-            object.__setattr__(self, name, value)
+        settle(self, values)
         for name, choices in (("gaps", get_args(Gaps)), ("scaling", get_args(Scaling))):
             if getattr(self, name) not in choices:
                 raise ParameterError(f"{name}={getattr(self, name)!r}: use {' or '.join(choices)}")
@@ -115,15 +122,13 @@ class FairnessStudy:
 
     def plain(self) -> dict[str, Any]:
         """The study as JSON has it."""
-        plain = to_plain(self, "fairness")
-        return plain if self.own_data else {name: value for name, value in plain.items() if name != "own_data"}
+        return to_plain(self, "fairness")
 
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> FairnessStudy:
         """What `plain` returned."""
-        own = OwnData.from_plain(found["own_data"]) if "own_data" in found else None
-        values = {**found, "own_data": own}
-        return from_plain(cls, values, "fairness", {"methods": str, "seeds": lambda seed: seed})
+        own = {"own_data": OwnData.from_plain(found["own_data"])} if "own_data" in found else {}
+        return from_plain(cls, {**found, **own}, "fairness", {"methods": str, "seeds": lambda seed: seed})
 
     def changes(self) -> dict[str, str]:
         """What differs from the paper's protocol, but for the list of methods: name to value."""
@@ -133,14 +138,9 @@ class FairnessStudy:
     def command(self) -> str:
         """What makes this study: a command, or a call where it has no option for something."""
         other = others(self, FairnessStudy())
-        if set(other) - {*_OPTIONS, "tf32"}:
-            data = ", data=DATA" if self.own_data else ""
-            return f"paretograd.experiments.fairness.run_fairness({self!r}, FOLDER{data})"
-        words = ["paretograd", "reproduce", "fairness"]
-        for name in _OPTIONS:
-            if name in other:
-                words += [f"--{name}", written(getattr(self, name))]
-        return shlex.join([*words, "--no-tf32"] if "tf32" in other else words)
+        if set(other) - set(_OPTIONS):
+            return call(self, "fairness.run_fairness")
+        return command_line(self, "fairness", [name for name in _OPTIONS if name in other])
 
 
 def _rules(given: object) -> tuple[str, ...]:

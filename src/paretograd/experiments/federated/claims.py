@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from paretograd.experiments.federated.paper import CAPS
 from paretograd.experiments.federated.rules import label_of
+from paretograd.experiments.federated.shown import accuracy, change
 from paretograd.experiments.federated.study import FederatedStudy
 
 #: Below this MGDA has collapsed.
@@ -39,7 +40,7 @@ def claims(study: FederatedStudy, found: Sequence[Mapping[str, Any]]) -> list[Cl
 def _table(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
     if "mgda" in under:
         row = under["mgda"]
-        yield Claim(f"MGDA collapses, below {COLLAPSED:g}: {_shown(row)}.", row["accuracy_mean"] < COLLAPSED)
+        yield Claim(f"MGDA collapses, below {COLLAPSED:g}: {accuracy(row)}.", row["accuracy_mean"] < COLLAPSED)
     for rule in _ROBUST:
         loss = under.get(rule, {}).get("difference_to_clean")
         if loss is not None:
@@ -47,7 +48,7 @@ def _table(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
     if {"mgda", "nash-mtl*", *_ROBUST} <= set(under):
         low, here = under["mgda"]["accuracy_mean"], under["nash-mtl*"]["accuracy_mean"]
         high = min(under[rule]["accuracy_mean"] for rule in _ROBUST)
-        yield Claim(f"Nash-MTL* is between MGDA and these: {_shown(under['nash-mtl*'])}.", low < here < high)
+        yield Claim(f"Nash-MTL* is between MGDA and these: {accuracy(under['nash-mtl*'])}.", low < here < high)
 
 
 def _near(label: str, row: Mapping[str, Any]) -> str:
@@ -61,7 +62,7 @@ def _clipping(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
     for rule, cap in _CLIPPED.items():
         if {rule, CAPS[cap]} <= set(under):
             clipped, capped = under[rule], under[CAPS[cap]]
-            text = f"{label_of(rule)} is below {label_of(CAPS[cap])}: {_shown(clipped)} against {_shown(capped)}."
+            text = f"{label_of(rule)} is below {label_of(CAPS[cap])}: {accuracy(clipped)} against {accuracy(capped)}."
             yield Claim(text, clipped["accuracy_mean"] < capped["accuracy_mean"])
 
 
@@ -70,24 +71,9 @@ def _caps(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
     there = {cap: under[rule] for cap, rule in CAPS.items() if rule in under}
     if len(there) < 3:
         return
-    series = ", ".join(f"{_shown(row)} (C = {cap:g})" for cap, row in there.items())
+    series = ", ".join(f"{accuracy(row)} (C = {cap:g})" for cap, row in there.items())
     falls = all(
         after["accuracy_mean"] <= before["accuracy_mean"] + max(before["accuracy_std"] or 0, after["accuracy_std"] or 0)
         for before, after in pairwise(there.values())
     )
     yield Claim(f"Accuracy does not increase with C, beyond the deviation of the seeds: {series}.", falls)
-
-
-def _shown(row: Mapping[str, Any]) -> str:
-    return f"{row['accuracy_mean']:.3f}" + spread(row["accuracy_std"])
-
-
-def change(row: Mapping[str, Any]) -> str:
-    """``-0.012 ± 0.009``, by the attack; nothing where it is not known."""
-    loss = row.get("difference_to_clean")
-    return "" if loss is None else f"{loss:+.3f}" + spread(row["difference_to_clean_std"])
-
-
-def spread(deviation: float | None) -> str:
-    """`` ± 0.009``; nothing for a single seed."""
-    return "" if deviation is None else f" ± {deviation:.3f}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,13 +16,22 @@ from paretograd.experiments.federated.paper import EPOCHS, LR, NOISE, SEEDS
 from paretograd.experiments.federated.plan import PARTS, Case, Run, Setting, attack_of, cases_of
 from paretograd.experiments.federated.rules import rule_of
 from paretograd.experiments.names import file_names
-from paretograd.experiments.plain import from_plain, others, read_seeds, to_plain, written
+from paretograd.experiments.plain import (
+    call,
+    command_line,
+    from_plain,
+    others,
+    read_seeds,
+    settle,
+    to_plain,
+    written,
+)
 from paretograd.experiments.study import checked_seeds
 from paretograd.federated.aggregation import combine_updates
 from paretograd.problems.checks import whole_number
 
 #: What the command has an option for.
-_OPTIONS = ("parts", "methods", "seeds", "epochs", "lr", "noise")
+_OPTIONS = ("parts", "methods", "seeds", "epochs", "lr", "noise", "tf32")
 _SIZES = ("epochs", "every", "clients", "shards", "size", "test_size")
 
 
@@ -65,10 +73,8 @@ class FederatedStudy:
         wrong = [part for part in self.parts if part not in PARTS]
         if wrong or not self.parts:
             raise ParameterError(f"parts={','.join(self.parts)!r}: use some of {', '.join(PARTS)}")
-        plain: dict[str, Any] = {name: whole_number("study", name, getattr(self, name)) for name in _SIZES}
-        plain |= {"seeds": tuple(checked_seeds(self.seeds)), "lr": float(as_number(self.lr, "lr"))}
-        for name, value in plain.items():  # numbers of numpy and ranges are in no file
-            object.__setattr__(self, name, value)
+        settle(self, {name: whole_number("study", name, getattr(self, name)) for name in _SIZES})
+        settle(self, {"seeds": tuple(checked_seeds(self.seeds)), "lr": float(as_number(self.lr, "lr"))})
         if not 0.0 < self.lr < math.inf:
             raise ParameterError(f"lr={self.lr:g}: a finite number, above 0")
         if self.noise != "literal" and not (
@@ -116,14 +122,12 @@ class FederatedStudy:
 
     def plain(self) -> dict[str, Any]:
         """The study as JSON has it."""
-        plain = to_plain(self, "federated")
-        return plain if self.own_data else {name: value for name, value in plain.items() if name != "own_data"}
+        return to_plain(self, "federated")
 
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> FederatedStudy:
         """What `plain` returned."""
-        values = {"own_data": "", **found}
-        return from_plain(cls, values, "federated", {"parts": str, "methods": str, "seeds": lambda seed: seed})
+        return from_plain(cls, found, "federated", {"parts": str, "methods": str, "seeds": lambda seed: seed})
 
     def changes(self) -> dict[str, str]:
         """What differs from the paper's protocol, but for the choice of runs and the noise: name to value."""
@@ -135,16 +139,12 @@ class FederatedStudy:
         """What makes this study: a command, or a call where it has no option for something."""
         for base, flag in ((FederatedStudy(), []), (small_study(), ["--small"])):
             other = set(others(self, base))
-            if not other - {*_OPTIONS, "tf32"}:
+            if not other - set(_OPTIONS):
                 if flag and other & {"parts", "methods"}:  # one of them alone would change the other
                     other |= {"parts", "methods"} if self.methods else {"parts"}
-                words = ["paretograd", "reproduce", "federated", *flag]
-                for name in _OPTIONS:
-                    if name in other and (name != "methods" or self.methods):
-                        words += [f"--{name}", written(getattr(self, name))]
-                return shlex.join([*words, "--no-tf32"] if "tf32" in other else words)
-        data = ", data=DATA" if self.own_data else ""
-        return f"paretograd.experiments.federated.run_federated({self!r}, FOLDER{data})"
+                names = [name for name in _OPTIONS if name in other and (name != "methods" or self.methods)]
+                return command_line(self, "federated", names, flag)
+        return call(self, "federated.run_federated")
 
 
 def small_study() -> FederatedStudy:

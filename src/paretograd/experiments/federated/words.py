@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from paretograd.descent.stops import Stop
-from paretograd.experiments.federated.claims import change, claims, spread
+from paretograd.experiments.federated.claims import claims
 from paretograd.experiments.federated.paper import BASELINES, CAPS, CLIPS, EPOCHS, TABLE
 from paretograd.experiments.federated.plan import Case, Run, Setting
 from paretograd.experiments.federated.result import RunResult
 from paretograd.experiments.federated.rules import label_of
+from paretograd.experiments.federated.shown import accuracy, change
 from paretograd.experiments.federated.study import FederatedStudy
 from paretograd.experiments.files import in_markdown, markdown_table
 
@@ -178,13 +179,6 @@ def setting_in_words(study: FederatedStudy) -> str:
         f"{study.clients} clients with {images:,} images each; seeds {', '.join(map(str, study.seeds))}; "
         f"lr {study.lr:g}; {study.epochs:,}{few} full-batch epochs; {noise_in_words(study.attack)}"
     )
-
-
-def accuracy(row: Mapping[str, Any], what: str = "accuracy") -> str:
-    """``0.563 ± 0.004``; nothing for a row that is not there."""
-    if not row:
-        return ""
-    return f"{row[f'{what}_mean']:.3f}" + spread(row[f"{what}_std"])
 
 
 def _plain(value: float | None) -> str:

@@ -110,25 +110,23 @@ def _bars(axes: Any, runs: Mapping[str, RunResult], looks: Looks) -> None:
 
 def _curves(axes: Any, curves: Mapping[str, Series], looks: Looks) -> None:
     """Over the epochs, by rule; one that a later one covers is wide, so that it shows on both sides."""
-    top = max(float(np.abs(series.middle).max()) for series in curves.values())
-    later = list(curves.values())
-    for rule, series in curves.items():
-        look, later = looks[label_of(rule)], later[1:]
-        covered = any(np.array_equal(other.epochs, series.epochs) and _near(other, series, top) for other in later)
-        wide: dict[str, Any] = {
-            "linewidth": 4.5 if covered else 1.7,
-            "linestyle": "-" if covered else DASHES[look.dash],
-        }
+    every = list(curves.values())
+    top = max(float(np.abs(series.middle).max()) for series in every)
+    for place, (rule, series) in enumerate(curves.items()):
+        look = looks[label_of(rule)]
+        covered = any(_near(other, series, top) for other in every[place + 1 :])
+        width, dash = (4.5, "-") if covered else (1.7, DASHES[look.dash])
         ends = (series.epochs, series.low, series.high)
         axes.fill_between(*ends, color=look.colour, alpha=0.13, linewidth=0.0, zorder=1)
-        axes.plot(series.epochs, series.middle, color=look.colour, zorder=2, **wide)
+        axes.plot(series.epochs, series.middle, color=look.colour, linestyle=dash, linewidth=width, zorder=2)
     axes.set_xlabel("epoch")
     axes.set_xlim(left=0)
 
 
 def _near(one: Series, other: Series, top: float) -> bool:
     """Whether two curves cannot be told apart by eye."""
-    return bool(np.abs(one.middle - other.middle).max() < 0.01 * top)
+    same = np.array_equal(one.epochs, other.epochs)
+    return same and bool(np.abs(one.middle - other.middle).max() < 0.01 * top)
 
 
 def _legend(
