@@ -17,6 +17,7 @@ import os
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
@@ -61,8 +62,9 @@ def main() -> None:
     torch.manual_seed(args.seed)  # the same parameters everywhere
     model: nn.Module = TwoTasks().double()
     if size > 1 and args.fsdp:
-        fully_shard(model.trunk)
-        fully_shard(model)
+        mesh = init_device_mesh("cpu", (size,))  # "cuda" on GPUs, which torch would take if there are any
+        fully_shard(model.trunk, mesh=mesh)
+        fully_shard(model, mesh=mesh)
     elif size > 1:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
