@@ -21,6 +21,7 @@ from paretograd.federated import (
     Server,
     TrimmedMean,
     attacks,
+    baselines,
     combine_updates,
 )
 from paretograd.federated.baselines import BASELINES, geometric_median_weights
@@ -139,6 +140,33 @@ def test_geometric_median_of_a_majority_is_the_majority() -> None:
     assert torch.allclose(weights @ updates, torch.ones(3, dtype=torch.float64), atol=1e-9)
 
 
+@pytest.mark.parametrize("power", [2, 9, 11, 13, 20, 30, 38, 75])
+def test_geometric_median_of_a_majority_whatever_another_sends(power: int) -> None:
+    """Neither the longest update, nor a small one that it hides among the others."""
+    updates = 1.0 + 0.1 * drawn(10, 5)
+    updates[0], updates[9] = -3.0, 10.0**power
+    found = GeometricMedian()(updates)
+    # From very far away only the direction of an update counts, so that more of its length changes nothing.
+    far = updates.clone()
+    far[9] = 1e9
+    assert torch.allclose(found, GeometricMedian()(far), rtol=0.0, atol=0.1 if power == 2 else 1e-6)
+    assert 0.8 < float(found.min()) < float(found.max()) < 1.2
+
+
+def test_medians_of_half_precision_do_not_overflow() -> None:
+    rows = torch.full((2, 3), 40000.0, dtype=torch.float16)
+    assert torch.equal(CoordinateMedian()(rows), rows[0])
+    assert torch.equal(TrimmedMean(0)(rows), rows[0])
+
+
+def test_many_coordinates_are_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    updates = drawn(6, 20)
+    wanted = CoordinateMedian()(updates), TrimmedMean(1)(updates)
+    monkeypatch.setattr(baselines, "_COLUMNS", 7)
+    assert torch.equal(CoordinateMedian()(updates), wanted[0])
+    assert torch.equal(TrimmedMean(1)(updates), wanted[1])
+
+
 def test_too_many_attackers_are_refused() -> None:
     with pytest.raises(pg.ParameterError, match="m >= 7"):
         Krum(2)(drawn(6, 3))
@@ -243,6 +271,42 @@ def test_momentum_is_that_of_fedopt_and_survives_a_checkpoint() -> None:
         assert np.allclose(current["weight"], want, atol=1e-6)
 
 
+def test_momentum_belongs_to_one_run_and_one_model() -> None:
+    server = Server(pg.Mean(), momentum=0.9)
+    first = server.step(model(), replies(4)).model
+    server.begin()
+    again = server.step(model(), replies(4)).model
+    assert all(np.array_equal(again[name], array) for name, array in first.items())
+    with pytest.raises(pg.InputError, match=r"with 15 parameters, and this one has 2: call begin\(\)"):
+        server.step({"w": np.zeros(2)}, {0: {"w": np.ones(2)}})
+    state = server.state_dict()
+    other = Server(pg.Mean(), momentum=0.9)
+    other.load_state_dict(state)
+    other.begin()  # what was loaded is for the run that begins
+    assert torch.equal(other.state_dict()["velocity"], state["velocity"])
+    for wrong in (
+        {},
+        {"velocity": None},
+        {"velocity": torch.tensor([math.nan]), "rule": {}},
+        {"velocity": 1, "rule": {}},
+    ):
+        with pytest.raises(pg.InputError, match="velocity"):
+            other.load_state_dict(wrong)
+    assert torch.equal(other.state_dict()["velocity"], state["velocity"])
+
+
+@pytest.mark.parametrize("bound", ["normalize", "clip"])
+@pytest.mark.parametrize("rule", [pg.Mean(), pg.CappedMGDA(eps=0.67)], ids=lambda rule: rule.label)
+def test_clients_without_data_do_not_stop_the_others(rule: pg.Aggregator, bound: str) -> None:
+    start = {"w": np.zeros(3)}
+    sent = dict.fromkeys(range(5), start) | {node: {"w": np.ones(3)} for node in range(5, 9)}
+    found = Server(rule, bound=bound).step(start, sent).model["w"]
+    assert (found > 0.05).all()
+    # One that is far longer than the others counts as one of them.
+    hostile = Server(rule, bound=bound).step(start, sent | {9: {"w": np.full(3, -1e9)}}).model["w"]
+    assert (np.abs(hostile) <= 1.0).all()
+
+
 def test_too_few_valid_replies_leave_the_model_alone() -> None:
     server = Server(pg.MGDA(), min_valid=3)
     with pytest.warns(UserWarning, match="NaN"):
@@ -254,7 +318,12 @@ def test_too_few_valid_replies_leave_the_model_alone() -> None:
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
-    [({"lr": 0.0}, "above 0"), ({"momentum": 1.0}, "below 1"), ({"min_valid": 0}, "at least one")],
+    [
+        ({"lr": 0.0}, "above 0"),
+        ({"momentum": 1.0}, "below 1"),
+        ({"min_valid": 0}, "at least 1"),
+        ({"min_valid": 1.5}, "a whole number"),
+    ],
 )
 def test_wrong_parameters(parameters: dict[str, float], message: str) -> None:
     with pytest.raises(pg.ParameterError, match=message):

@@ -179,6 +179,66 @@ def test_a_negative_variance_by_another_name_is_dropped_where_it_is_averaged() -
     assert len(Server(pg.Mean(), averaged=()).step(start, sent | {4: sent[0] | {names[0]: -np.ones(2)}}).nodes) == 5
 
 
+def numbered(*arrays: np.ndarray) -> dict[str, np.ndarray]:
+    return {str(number): array for number, array in enumerate(arrays)}
+
+
+@pytest.mark.parametrize("rule", [pg.Mean(), pg.CappedMGDA(eps=0.67)], ids=lambda rule: rule.label)
+def test_no_client_makes_a_variance_negative_whatever_its_name(rule: pg.Aggregator) -> None:
+    """Lists of arrays have numbers for names, so that nothing tells which is a variance."""
+    start = numbered(np.zeros(4), np.zeros(3), np.array([4.0, 4.0, 1e-3]))
+    sent = {
+        node: numbered(np.full(4, 0.1 * node), np.full(3, -0.1), np.array([4.1, 3.9, 1.1e-3])) for node in range(1, 10)
+    }
+    hostile = sent | {0: numbered(np.zeros(4), np.full(3, -1e6), np.array([4.0, 4.0, -1e6]))}
+    found = Server(rule, averaged=("1", "2")).step(start, hostile)
+    assert found.moved
+    assert len(found.nodes) == 10
+    assert found.model["2"][2] == 1.1e-3  # what most say
+    assert (found.model["1"] < 0.0).all()  # of a mean this is no matter
+
+
+def test_numbered_arrays_ask_for_names_once() -> None:
+    start, sent = numbered(np.zeros(4)), {0: numbered(np.ones(4))}
+    server = Server(pg.Mean())
+    with pytest.warns(UserWarning, match=r"the arrays are numbered.*name them in averaged="):
+        server.step(start, sent)
+    with warnings.catch_warnings(action="error"):
+        server.step(start, sent)
+        Server(pg.Mean(), averaged=()).step(start, sent)
+
+
+def test_a_constant_that_is_infinite_stays() -> None:
+    """Such as a mask of attention: no client may change it, and nothing is computed with it."""
+    mask = np.triu(np.full((3, 3), -np.inf, dtype=np.float32), 1)
+    start = {"w": np.zeros(3), "mask": mask, "scale": np.array([1.0, 1e308])}
+    sent = {node: start | {"w": np.ones(3), "scale": np.array([2.0, 1e308])} for node in range(4)}
+    server = Server(pg.CappedMGDA(eps=0.67), averaged=("mask", "scale"), bound="none")
+    found = server.step(start, sent)
+    assert found.moved
+    assert found.model["mask"].tobytes() == mask.tobytes()
+    assert found.model["scale"].tolist() == [2.0, 1e308]
+    for wrong in (np.zeros_like(mask), np.full_like(mask, -np.inf), np.full_like(mask, np.nan), -mask):
+        with pytest.warns(UserWarning, match="node 9 is not used: mask "):
+            assert len(server.step(start, sent | {9: sent[0] | {"mask": wrong}}).nodes) == 4
+    with pytest.raises(pg.InputError, match=r"mask holds NaN, infinity.*name it in averaged=; buffer_names finds"):
+        Server(pg.Mean()).step(start, sent)
+    with pytest.raises(pg.InputError, match="mask holds NaN"):
+        server.step(start | {"mask": np.full_like(mask, np.nan)}, sent)
+
+
+def test_an_empty_buffer_is_no_matter() -> None:
+    net = torch.nn.Linear(2, 2)
+    net.register_buffer("cache", torch.empty(0))
+    start = {name: array.numpy() for name, array in net.state_dict().items()}
+    assert Server(pg.Mean(), averaged=buffer_names(net)).step(start, {1: start, 2: start}).moved
+
+
+def test_a_parameter_with_the_name_of_a_variance_may_be_negative() -> None:
+    start = {"log_running_var": np.array([-1.0, 1.0])}
+    assert Server(pg.Mean(), averaged=()).step(start, {0: {"log_running_var": np.zeros(2)}}).moved
+
+
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +254,15 @@ def test_a_model_that_cannot_be_trained_is_an_error() -> None:
     """It is the server's own, so that no client can cause it."""
     with pytest.raises(pg.InputError, match="cannot be trained: weight holds NaN"):
         Server(pg.Mean()).step(model() | {"weight": np.full((2, 3), np.nan, dtype=np.float32)}, replies(3))
+    for wrong, what in (
+        (torch.nn.Linear(2, 3).state_dict(), "a mapping whose 'weight' is a Tensor"),
+        ({"w": [1.0]}, "a mapping whose 'w' is a list"),
+        ([np.ones(2)], "a list"),
+    ):
+        with pytest.raises(pg.InputError, match=f"the global model is {what}.*numpy arrays by their names"):
+            Server(pg.Mean()).step(wrong, {})
+    with pytest.warns(UserWarning, match="node 3 is not used: w is a Tensor and not a numpy array of numbers"):
+        Server(pg.Mean()).step({"w": np.ones(2)}, {3: {"w": torch.ones(2)}})
     for averaged in (BUFFERS, [*BUFFERS, "weight", "scale"]):
         arrays = {name: array for name, array in model().items() if name in averaged}
         with pytest.raises(pg.InputError, match="no parameters"):

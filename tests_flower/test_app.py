@@ -80,6 +80,13 @@ def test_an_unknown_attack_is_an_error() -> None:
             replies(words)
 
 
+def test_an_attack_by_nobody_is_an_error() -> None:
+    """Else a run without any attack would look like one that survived it."""
+    for words in ("12:nan", "nan " * 5):
+        with pytest.raises(Exception, match=r"there is no client .* only 0 to 3"):
+            replies(words)
+
+
 # ---- whole runs ------------------------------------------------------------------------------------------------------
 
 
@@ -111,6 +118,16 @@ def test_two_colluders_cost_more(unharmed: float, tmp_path: Path) -> None:
 def test_the_mean_without_a_bound_is_lost(tmp_path: Path) -> None:
     """FedAvg's rule: one scaled update ends the training, though not the server."""
     assert accuracy(tmp_path, attacks="scaled", rule="mean", bound="none") < 0.3
+
+
+def test_results_are_json_where_a_rule_has_no_weights(tmp_path: Path) -> None:
+    run_in_process(tmp_path, 4, **{"num-rounds": 1, "rule": "Median"})
+
+    def refuse(token: str) -> None:
+        raise AssertionError(token)
+
+    found = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"), parse_constant=refuse)
+    assert None in found["train"]["1"].values()
 
 
 def test_mgda_without_a_cap_stalls(tmp_path: Path) -> None:

@@ -33,10 +33,10 @@ def sent(seed: int) -> dict[str, np.ndarray]:
 HONEST = {7 * node + 3: content(sent(node), loss=float(node)) for node in range(6)}
 
 
-def configured(strategy: FedAvg, start: dict[str, np.ndarray] = START) -> FedAvg:
-    """Round 1 is under way."""
+def configured(strategy: FedAvg, start: dict[str, np.ndarray] = START, number: int = 1) -> FedAvg:
+    """The round is under way."""
     grid = Loopback(dict.fromkeys(HONEST, lambda *_: None))
-    messages = list(strategy.configure_train(1, arrays(start), ConfigRecord(), grid))
+    messages = list(strategy.configure_train(number, arrays(start), ConfigRecord(), grid))
     assert len(messages) == len(HONEST)
     return strategy
 
@@ -75,7 +75,7 @@ def test_the_server_step_is_that_of_fedavgm() -> None:
             for node in range(3)
         ]
         for k, strategy in enumerate((ours, theirs)):
-            configured(strategy, models[k])
+            configured(strategy, models[k], number)
             record, _ = strategy.aggregate_train(number, [answer(node, found) for node, found in enumerate(replies)])
             models[k] = {name: array.numpy() for name, array in record.items()}
         assert all(np.allclose(models[0][name], models[1][name], rtol=1e-12) for name in START)
@@ -282,6 +282,12 @@ def test_metrics_in_training_do_not_decide_about_the_model(caplog: pytest.LogCap
     assert "the metrics of node 21 are not used" in caplog.text
 
 
+def test_a_median_that_clients_report_is_theirs() -> None:
+    contents = {node: measured(loss=float(node), **{"loss/median": 7.0}) for node in range(3)}
+    found = dict(FedPareto(pg.Mean()).aggregate_evaluate(1, [answer(*pair) for pair in contents.items()]))
+    assert (found["loss"], found["loss/median"], found["loss/median/median"]) == (1.0, 7.0, 7.0)
+
+
 def test_no_metrics_at_all() -> None:
     assert FedPareto(pg.Mean()).aggregate_evaluate(1, []) is None
     assert FedPareto(pg.Mean()).aggregate_evaluate(1, [answer(1, RecordDict())]) is None
@@ -367,6 +373,22 @@ def test_the_run_goes_on_as_nodes_leave() -> None:
     result = strategy.start(grid, ArrayRecord({"x": Array(np.zeros(5))}), num_rounds=6)
     counts = [result.train_metrics_clientapp[number]["mo/valid"] for number in range(1, 7)]
     assert counts == [9.0, 8.0, 7.0, 6.0, 5.0, 4.0]
+
+
+def test_a_second_run_begins_anew() -> None:
+    """The momentum of the first is not the second's, unless it is loaded; nor is its model's size."""
+    grid = Loopback({node: honest(target) for node, target in enumerate(TARGETS)})
+    strategy = FedPareto(pg.Mean(), momentum=0.9)
+    first, second, third = (
+        strategy.start(grid, ArrayRecord({"x": Array(np.zeros(5))}), num_rounds=rounds).arrays["x"].numpy()
+        for rounds in (3, 3, 2)
+    )
+    assert np.array_equal(first, second)
+    state = strategy.server.state_dict()
+    other = FedPareto(pg.Mean(), momentum=0.9)
+    other.server.load_state_dict(state)
+    resumed = other.start(grid, ArrayRecord({"x": Array(third)}), num_rounds=1).arrays["x"].numpy()
+    assert np.array_equal(resumed, first)
 
 
 def test_no_training() -> None:

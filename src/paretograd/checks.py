@@ -1,4 +1,4 @@
-"""Parameters that several rules share: weight vectors and random generators."""
+"""Parameters that several rules share: weight vectors, numbers and random generators."""
 
 from __future__ import annotations
 
@@ -46,6 +46,14 @@ def as_number(value: object, what: str) -> float:
     if math.isnan(number):
         raise ParameterError(f"{what}={value!r}: a real number is needed")
     return number
+
+
+def as_count(value: object, what: str, least: int) -> int:
+    """A whole number of at least ``least``."""
+    number = as_number(value, what)
+    if not math.isfinite(number) or number != int(number) or number < least:
+        raise ParameterError(f"{what}={value!r}: a whole number of at least {least} is needed")
+    return int(number)
 
 
 def make_rng(seed: int | None, generator: torch.Generator | None) -> np.random.Generator:

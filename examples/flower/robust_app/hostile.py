@@ -14,14 +14,18 @@ Arrays = dict[str, Tensor]
 
 def attackers(context: Context) -> dict[int, str]:
     """Attacks by client. ``3:nan`` is client 3's; words without a number are the last clients', from the end."""
-    last, found = int(context.node_config["num-partitions"]), {}
+    clients, found = int(context.node_config["num-partitions"]), {}
+    last = clients
     for word in str(context.run_config["attacks"]).split():
         client, _, name = word.rpartition(":")
         if name not in attacks.names() or not (client or "0").isdecimal():
             raise ValueError(f"attacks={word!r}: use {', '.join(attacks.names())}, or 3:nan for client 3")
         if not client:
             last -= 1
-        found[int(client or last)] = name
+        number = int(client or last)
+        if not 0 <= number < clients:
+            raise ValueError(f"attacks={word!r}: there is no client {number}, only 0 to {clients - 1}")
+        found[number] = name
     return found
 
 

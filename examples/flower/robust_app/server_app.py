@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -60,5 +61,14 @@ def write(result: Result, folder: Path) -> None:
         "evaluate": result.evaluate_metrics_clientapp,
         "test": result.evaluate_metrics_serverapp,
     }
-    found = {phase: {number: dict(record) for number, record in rounds.items()} for phase, rounds in phases.items()}
-    (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    found = {
+        phase: {number: {name: known(value) for name, value in record.items()} for number, record in rounds.items()}
+        for phase, rounds in phases.items()
+    }
+    text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+    (folder / "results.json").write_text(text, encoding="utf-8")
+
+
+def known(value: float | list[float]) -> float | list[float] | None:
+    """None for NaN, which JSON does not have: the weights of a rule that has none."""
+    return None if isinstance(value, float) and math.isnan(value) else value

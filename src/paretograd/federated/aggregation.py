@@ -45,7 +45,9 @@ def combine_updates(updates: Tensor, rule: Rule, bound: Bound = "clip") -> Combi
     """One direction from the updates of m clients.
 
     A rule bounds what a client's weight can be, and ``bound`` how long its update can be; only both together bound what
-    one client can do. The median length stands as long as fewer than half of the clients lie about theirs.
+    one client can do. The median is that of the updates that are not zero: clients without data of their own, which
+    send the model back as it came, must not bound the others to nothing. It stands as long as fewer than half of those
+    lie about their lengths.
 
     Args:
         updates: one row for each client, shape ``(m, n)``, finite.
@@ -83,7 +85,10 @@ def _factors(norms: Tensor, bound: Bound) -> Tensor:
     """What each update is multiplied with; an update of zero stays as it is."""
     if bound == "none":
         return torch.ones_like(norms)
-    middle, something = norms.median(), norms > _ZERO
+    something = norms > _ZERO
+    if not bool(something.any()):
+        return torch.ones_like(norms)
+    middle = norms[something].median()
     wanted = torch.where(something, middle / torch.where(something, norms, 1.0), 1.0)
     return wanted if bound == "normalize" else wanted.clamp(max=1.0)
 

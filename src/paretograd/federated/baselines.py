@@ -7,12 +7,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from paretograd.checks import as_number
+from paretograd.checks import as_count
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import combine, gramian
 
 #: Steps of Weiszfeld's iteration, and the relative change at which it ends.
 _STEPS, _CHANGE = 1000, 1e-12
+
+#: Of two updates, the square of the distance over the sum of the squares below which rounding cannot tell them apart.
+_SAME = 1e-14
+
+#: How many coordinates are sorted at a time, since sorting takes three times the memory of what is sorted.
+_COLUMNS = 1 << 20
 
 
 class Krum:
@@ -25,7 +31,7 @@ class Krum:
     label = "Krum"
 
     def __init__(self, attackers: int = 1) -> None:
-        self.attackers = _count(attackers, "attackers", 0)
+        self.attackers = as_count(attackers, "attackers", 0)
 
     def __call__(self, updates: Tensor) -> Tensor:
         return updates[krum_scores(updates, self.attackers).argmin()].clone()
@@ -42,8 +48,8 @@ class MultiKrum:
     label = "Multi-Krum"
 
     def __init__(self, attackers: int = 1, kept: int | None = None) -> None:
-        self.attackers = _count(attackers, "attackers", 0)
-        self.kept = None if kept is None else _count(kept, "kept", 1)
+        self.attackers = as_count(attackers, "attackers", 0)
+        self.kept = None if kept is None else as_count(kept, "kept", 1)
 
     def __call__(self, updates: Tensor) -> Tensor:
         scores = krum_scores(updates, self.attackers)
@@ -57,9 +63,7 @@ class CoordinateMedian:
     label = "Median"
 
     def __call__(self, updates: Tensor) -> Tensor:
-        ordered = updates.sort(dim=0).values
-        low, high = (len(updates) - 1) // 2, len(updates) // 2
-        return 0.5 * (ordered[low] + ordered[high])
+        return _middle(updates, (len(updates) - 1) // 2)
 
 
 class TrimmedMean:
@@ -72,7 +76,7 @@ class TrimmedMean:
     label = "Trimmed mean"
 
     def __init__(self, attackers: int = 1) -> None:
-        self.attackers = _count(attackers, "attackers", 0)
+        self.attackers = as_count(attackers, "attackers", 0)
 
     def __call__(self, updates: Tensor) -> Tensor:
         m, cut = len(updates), self.attackers
@@ -80,7 +84,13 @@ class TrimmedMean:
             raise ParameterError(
                 f"attackers={cut} at either end leave nothing of m={m} updates; at most {(m - 1) // 2}"
             )
-        return updates.sort(dim=0).values[cut : m - cut].double().mean(dim=0).to(updates.dtype)
+        return _middle(updates, cut)
+
+
+def _middle(updates: Tensor, cut: int) -> Tensor:
+    """The mean of each coordinate without so many values at either end. Sorted are some columns at a time."""
+    parts = [part.sort(dim=0).values[cut : len(part) - cut] for part in torch.split(updates, _COLUMNS, dim=1)]
+    return torch.cat([part.double().mean(dim=0).to(updates.dtype) for part in parts])
 
 
 class GeometricMedian:
@@ -111,7 +121,8 @@ def geometric_median_weights(G: Tensor) -> Tensor:
         least = distances[distances > 0.0].min()
         found = 1.0 / distances.clamp(min=1e-12 * float(least))
         found = found / found.sum()
-        change = float((found - weights).abs().max())
+        # Of each weight its own share: that of an update far away is tiny, and moves the sum all the same.
+        change = float(((found - weights).abs() / found).max())
         weights = found
         if change <= _CHANGE:
             break
@@ -121,14 +132,16 @@ def geometric_median_weights(G: Tensor) -> Tensor:
 def _median_among(G: Tensor) -> int | None:
     """The update that is the geometric median itself, if one is."""
     squares = G.diagonal()
-    apart = (squares + squares[:, None] - 2.0 * G).clamp(min=0.0).sqrt()
-    tiny = 1e-12 * float(apart.max())
+    sums = squares + squares[:, None]
+    apart = (sums - 2.0 * G).clamp(min=0.0)
+    # By the two updates alone: a third, however long, must not make them one.
+    apart = torch.where(apart > _SAME * sums, apart, 0.0).sqrt()
     for k in range(len(G)):
-        others = apart[k] > tiny
+        others = apart[k] > 0.0
         if not bool(others.any()):
             return k
         # Unit vectors from update k to the others; as many updates as coincide with it hold it in place.
-        pull = torch.where(others, 1.0 / apart[k].clamp(min=tiny or 1.0), 0.0)
+        pull = torch.where(others, 1.0 / torch.where(others, apart[k], 1.0), 0.0)
         coefficients = pull.clone()
         coefficients[k] -= pull.sum()
         strength = float((coefficients @ G @ coefficients).clamp(min=0.0).sqrt())
@@ -154,13 +167,6 @@ def krum_scores(updates: Tensor, attackers: int) -> Tensor:
     apart = (squares + squares[:, None] - 2.0 * G).clamp(min=0.0)
     apart.fill_diagonal_(torch.inf)
     return apart.sort(dim=1).values[:, :nearest].sum(dim=1)
-
-
-def _count(value: object, name: str, least: int) -> int:
-    number = as_number(value, name)
-    if number != int(number) or number < least:
-        raise ParameterError(f"{name}={value!r}: a whole number of at least {least} is needed")
-    return int(number)
 
 
 #: All of them with their defaults, by label.

@@ -134,7 +134,7 @@ def _named(form: _Form) -> str:
 
 
 def average(contents: list[RecordDict], weight: str) -> dict[str, Value]:
-    """Each metric's mean over clients, and for single numbers its median.
+    """Each metric's mean over clients, and for single numbers its median, unless clients report one of that name.
 
     All clients count the same, since the number of examples is a client's own claim. The median stands as long as
     fewer than half of them lie.
@@ -150,5 +150,7 @@ def average(contents: list[RecordDict], weight: str) -> dict[str, Value]:
             found[name] = [fmean(column) for column in columns]
         else:
             numbers = [float(value) for value in values if not isinstance(value, list)]
-            found |= {name: fmean(numbers), f"{name}/median": float(median(numbers))}
+            found[name] = fmean(numbers)
+            if f"{name}/median" not in records[0]:
+                found[f"{name}/median"] = float(median(numbers))
     return found

@@ -40,7 +40,8 @@ def check_replies(model: Arrays, replies: Mapping[int, object], averaged: Collec
     Args:
         model: the global model, by the names of its arrays.
         replies: what each node sent, whatever it is; an exception for one that could not be read.
-        averaged: names of arrays that are averaged. Those that a name says to be variances may not be negative.
+        averaged: names of arrays that are averaged. Those that a name says to be variances may not be negative. Where
+            one of the model's is infinite, as in a mask, replies must be the same.
     """
     valid: dict[int, dict[str, NDArray[np.generic]]] = {}
     dropped = []
@@ -71,26 +72,40 @@ def fault(model: Arrays, reply: object, averaged: Collection[str] = ()) -> str |
         return f"its arrays are not the model's: it {' and '.join(parts)}"
     for name, wanted in model.items():
         if not isinstance(reply[name], np.ndarray) or reply[name].dtype.kind not in "fiub":
-            return f"{name} is not an array of numbers"
+            return f"{name} is a {type(reply[name]).__name__} and not a numpy array of numbers"
         found = np.asarray(reply[name])  # a masked array, which is an array, would hide what is below the mask
         if found.shape != wanted.shape:
             return f"{name} has shape {found.shape}, not {wanted.shape}"
         if found.dtype != wanted.dtype:
             return f"{name} has dtype {found.dtype}, not {wanted.dtype}"
-        if found.dtype.kind == "f" and not bool((np.abs(found.astype(np.float64)) <= LARGEST).all()):
-            return f"{name} holds NaN, infinity, or a number beyond {LARGEST:g}"
+        if found.dtype.kind == "f":
+            beyond = _beyond(found)
+            if name in averaged:  # what is constant, such as a mask of -inf, may be: it is no part of the training
+                constant = _beyond(wanted) & ~np.isnan(wanted)
+                if not np.array_equal(found[constant], wanted[constant]):
+                    return f"{name} is not the model's where that is infinite"
+                beyond &= ~constant
+            if bool(beyond.any()):
+                return f"{name} holds NaN, infinity, or a number beyond {LARGEST:g}"
         # The square root of a variance is NaN wherever one client made the average negative.
         if bool((found < 0).any()) and _is_variance(name, wanted, averaged):
             return f"{name} holds a negative variance"
     return None
 
 
+def _beyond(array: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Where numbers are infinite or nearly so, or NaN."""
+    return ~np.asarray(np.abs(array.astype(np.float64)) <= LARGEST)
+
+
 def _is_variance(name: str, wanted: NDArray[np.generic], averaged: Collection[str]) -> bool:
     """By torch's name in every normalization; of what is averaged also by others', such as ``bn/moving_variance``."""
-    if name.endswith("running_var"):
+    last = re.split("[./]", name)[-1]
+    if last == "running_var":
         return True
-    called = wanted.dtype.kind == "f" and name in averaged and "var" in re.split("[./]", name)[-1].lower()
-    return called and not bool(np.any(np.less(wanted, 0)))  # what is negative already is no variance
+    called = last.endswith("running_var") or (name in averaged and "var" in last.lower())
+    # What is negative already is no variance.
+    return called and wanted.dtype.kind == "f" and not bool(np.any(np.less(wanted, 0)))
 
 
 def shown(text: object, length: int = 40) -> str:

@@ -13,13 +13,16 @@ from paretograd.federated.replies import Arrays
 
 
 def rows(model: Arrays, replies: Mapping[int, Arrays], names: list[str]) -> Tensor:
-    """Updates, the global model minus each client's, as rows in float64."""
-    return torch.stack([_flat(model, reply, names) for reply in replies.values()])
-
-
-def _flat(model: Arrays, reply: Arrays, names: list[str]) -> Tensor:
-    parts = [(model[name].astype(np.float64) - reply[name].astype(np.float64)).reshape(-1) for name in names]
-    return torch.from_numpy(np.concatenate(parts)) if parts else torch.zeros(0, dtype=torch.float64, device="cpu")
+    """Updates, the global model minus each client's, as rows in float64; zero where both are the same infinity."""
+    sizes = [model[name].size for name in names]
+    found = torch.empty(len(replies), sum(sizes), dtype=torch.float64, device="cpu")
+    for row, reply in zip(found, replies.values(), strict=True):
+        for name, part in zip(names, row.split(sizes), strict=True):
+            out = part.numpy().reshape(model[name].shape)
+            with np.errstate(invalid="ignore"):
+                np.subtract(model[name], reply[name], out=out, dtype=np.float64)
+            out[np.isnan(out)] = 0.0
+    return found
 
 
 def shift(model: dict[str, NDArray[np.generic]], names: list[str], by: Tensor) -> None:

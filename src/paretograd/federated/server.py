@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.mean import Mean
-from paretograd.checks import as_number
+from paretograd.checks import as_count, as_number
 from paretograd.errors import InfeasibleCapError, InputError, ParameterError
 from paretograd.federated.aggregation import Bound, Combined, Rule, combine_updates
 from paretograd.federated.replies import Arrays, Dropped, check_replies, fault
@@ -32,7 +33,7 @@ class Round(NamedTuple):
         weights: of their updates.
         norms: of their updates, as they came.
         gamma: distance of the bounded updates from Pareto stationarity.
-        conflicts: nodes whose update the step opposes.
+        conflicts: nodes whose update the rule's direction opposes; momentum comes after that.
         dropped: whose replies were not used, and why.
     """
 
@@ -72,7 +73,8 @@ class Server:
         min_valid: with fewer valid replies the model stays as it is.
         averaged: names of arrays that are averaged and not aggregated, such as BatchNorm's running statistics (see
             `buffer_names`); None for those whose names end in ``running_mean`` or ``running_var``. Their changes are
-            bounded as updates are, unless ``bound`` is ``none``. Arrays of whole numbers become their median.
+            bounded as updates are, unless ``bound`` is ``none``. Arrays of whole numbers become their median, and
+            what is infinite in the model stays as it is.
     """
 
     def __init__(
@@ -91,16 +93,15 @@ class Server:
         self.rule, self.bound = rule, bound
         self.averaged = None if averaged is None else frozenset(averaged)
         self.lr, self.momentum = as_number(lr, "lr"), as_number(momentum, "momentum")
-        self.min_valid = int(as_number(min_valid, "min_valid"))
+        self.min_valid = as_count(min_valid, "min_valid", 1)
         if not 0.0 < self.lr < float("inf"):
             raise ParameterError(f"lr={lr!r}: it must be finite and above 0")
         if not 0.0 <= self.momentum < 1.0:
             raise ParameterError(f"momentum={momentum!r}: it lies from 0 to below 1")
         if bound not in get_args(Bound):
             raise ParameterError(f"bound={bound!r}: use one of {', '.join(get_args(Bound))}")
-        if self.min_valid < 1:
-            raise ParameterError(f"min_valid={min_valid!r}: at least one reply is needed")
         self._velocity: Tensor | None = None
+        self._loaded = self._told = False
 
     def step(self, model: Arrays, replies: Mapping[int, object]) -> Round:
         """One round. A reply that cannot be used is dropped with a warning that names its node.
@@ -110,6 +111,15 @@ class Server:
             replies: what each node sent: its model after training, or anything else.
         """
         names = self.parameters(model)
+        self._check_velocity(sum(model[name].size for name in names))
+        self._loaded = False
+        if self.averaged is None and not self._told and all(name.isdecimal() for name in model):
+            self._told = True
+            warnings.warn(
+                "the arrays are numbered, so that running statistics among them cannot be told and are aggregated: "
+                "name them in averaged=, or pass averaged=() if there are none",
+                stacklevel=2,
+            )
         averaged = set(model) - set(names)
         valid, dropped = check_replies(model, replies, averaged)
         for node, reason in dropped:
@@ -147,13 +157,16 @@ class Server:
         Args:
             model: the global model, by the names of its arrays.
         """
+        _check_model(model)
         unknown = (self.averaged or frozenset()) - set(model)
         if unknown:
             raise InputError(f"averaged names {sorted(unknown)}, which the model does not have: {sorted(model)}")
         averaged = (name for name in model if name.endswith(_STATISTICS)) if self.averaged is None else self.averaged
         left = set(model) - set(averaged)
         names = [name for name, array in model.items() if array.dtype.kind == "f" and name in left]
-        reason = fault(model, model)
+        reason = fault(model, model, set(model) - set(names))
+        if reason is not None and self.averaged is None:
+            reason += ". If that is a buffer and no parameter, name it in averaged=; buffer_names finds all of a module"
         if reason is None and not any(model[name].size for name in names):
             reason = "it has no parameters beside what is averaged"
         if reason is not None:
@@ -187,13 +200,31 @@ class Server:
     ) -> None:
         """What is not aggregated: averaged, or for whole numbers (a count of batches) the one in the middle."""
         others = [name for name in model if name not in aggregated]
-        floats = [name for name in others if model[name].dtype.kind == "f"]
+        floats = [name for name in others if model[name].dtype.kind == "f" and model[name].size]
         bound: Bound = "none" if self.bound == "none" else "clip"
+        # Variances by whatever name: one client must not make negative what most say is not.
+        positive = [name for name in floats if not np.less(model[name], 0).any()]
         if floats:
             shift(model, floats, combine_updates(rows(model, valid, floats), Mean(), bound).direction)
-        for name in set(others) - set(floats):
-            ordered = np.sort(np.stack([reply[name] for reply in valid.values()]), axis=0)
-            model[name] = np.asarray(ordered[(len(ordered) - 1) // 2])
+        for name in positive:
+            if np.less(model[name], 0).any():
+                middle = _middle(name, valid)
+                model[name] = np.where(np.less(model[name], 0) & np.greater_equal(middle, 0), middle, model[name])
+        for name in others:
+            if model[name].dtype.kind != "f":
+                model[name] = _middle(name, valid)
+
+    def begin(self) -> None:
+        """A new run: the momentum of the one before is forgotten, unless it was loaded since."""
+        if not self._loaded:
+            self._velocity = None
+
+    def _check_velocity(self, size: int) -> None:
+        if self._velocity is not None and len(self._velocity) != size:
+            raise InputError(
+                f"the momentum is that of a model with {len(self._velocity)} parameters, and this one has {size}: call "
+                "begin() before another model, or make a server of its own for it"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must keep: the momentum, and the rule's state."""
@@ -201,10 +232,41 @@ class Server:
         return {"velocity": None if self._velocity is None else self._velocity.clone(), "rule": rule}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned.
+
+        Args:
+            state: that.
+        """
+        if set(state) != {"velocity", "rule"}:
+            raise InputError(f"a state of `Server.state_dict` has the keys velocity and rule; got {sorted(state)}")
+        velocity = state["velocity"]
+        if velocity is not None and not (
+            isinstance(velocity, Tensor) and velocity.dim() == 1 and bool(torch.isfinite(velocity).all())
+        ):
+            raise InputError("the state's velocity is neither None nor a vector of finite numbers")
         if isinstance(self.rule, Aggregator):
             self.rule.load_state_dict(state["rule"])
-        self._velocity = None if state["velocity"] is None else state["velocity"].clone()
+        self._velocity = None if velocity is None else velocity.detach().cpu().double().clone()
+        self._loaded = True
+
+
+def _middle(name: str, replies: Mapping[int, Arrays]) -> NDArray[np.generic]:
+    """Of each number the one in the middle, the lower of two."""
+    ordered = np.sort(np.stack([reply[name] for reply in replies.values()]), axis=0)
+    return np.asarray(ordered[(len(ordered) - 1) // 2])
+
+
+def _check_model(model: object) -> None:
+    if not isinstance(model, Mapping):
+        what = f"a {type(model).__name__}"
+    elif wrong := [name for name, array in model.items() if not isinstance(array, np.ndarray)]:
+        what = f"a mapping whose {wrong[0]!r} is a {type(model[wrong[0]]).__name__}"
+    else:
+        return
+    raise InputError(
+        f"the global model is {what}; numpy arrays by their names are needed, such as "
+        "{name: array.numpy() for name, array in net.state_dict().items()}"
+    )
 
 
 def _check_rule(rule: object) -> None:

@@ -96,6 +96,8 @@ class FedPareto(FedAvg):
     ) -> Iterable[Message]:
         """FedAvg's, and the global model is kept: replies carry models, and updates are what they differ by."""
         model = {name: array.numpy() for name, array in arrays.items()}
+        if server_round == 1:
+            self.server.begin()
         self.server.parameters(model)  # an error where there is something wrong with it, or with `averaged`
         self._model = model
         self._settle(server_round, grid)
