@@ -47,7 +47,8 @@ def how(folder: Path) -> str:
     devices = ", ".join(dict.fromkeys(found["device"] for found in durations))
     seconds = sum(found["seconds"] for found in durations)
     step = statistics.median(found["ms_per_step"] / found.get("runs", 1) for found in durations)
-    unit = "an epoch of a run" if any("runs" in found for found in durations) else "a step"
+    together = any("runs" in found for found in durations)
+    unit = "an epoch of a run, the seeds of a rule being trained side by side" if together else "a step"
     versions = {name: version for session in config["sessions"] for name, version in session["versions"].items()}
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (

@@ -53,6 +53,7 @@ from paretograd.federated import combine_updates
 from paretograd.problems.cifar10 import Images, cnn, partition
 from paretograd.problems.cifar10.model import normalized
 from paretograd.reports.federated import write_federated
+from paretograd.reports.federated.series import record_series
 
 DATA = made_cifar10()
 CAPPED = "capped-mgda(cap=0.1)"
@@ -170,8 +171,8 @@ class TestStudy:
             FederatedStudy(),
             small_study(),
             replace(small_study(), epochs=7, tf32=False),
-            replace(small_study(), parts=("clean",)),
-            replace(small_study(), parts=("table", "clean", "sweep")),
+            replace(small_study(), parts=("clean",), methods=("mgda", "nash-mtl*")),
+            replace(small_study(), parts=("table", "clean", "clipping", "sweep")),
             replace(small_study(), methods=("mgda",)),
             replace(small_study(), methods=()),
             replace(small_study(), parts=("caps",), methods=()),
@@ -198,15 +199,33 @@ class TestStudy:
             with pytest.raises(pg.InputError, match="such as"):
                 read_study(**wrong)
 
+    @pytest.mark.parametrize(
+        ("written", "rule"),
+        [
+            ("MGDA", "mgda"),
+            ("Nash-MTL*", "nash-mtl*"),
+            ("capped-mgda(cap=.1)", CAPPED),
+            ("capped-mgda(0.10)", CAPPED),
+            ("clipped-mgda(cap=0.2,renormalize=false)", CLIPS[1]),
+            ("clipped-mgda(0.2)", CLIPS[2]),
+            ("Krum", "krum"),
+            ("Centralised", CENTRALISED),
+            ("mean", "mean"),
+        ],
+    )
+    def test_a_rule_is_known_however_it_is_written(self, written, rule):
+        assert FederatedStudy(methods=(written,)).methods == (rule,)
+        assert {case.rule for case in read_study(small=True, methods=written).cases()} == {rule}
+
     def test_parts_come_with_all_their_rules_and_rules_with_their_parts(self):
         """The small variant's own choice of rules is for its own parts."""
         for part, cases in PARTS.items():
             small = read_study(small=True, parts=part)
             assert small.cases() == list(dict.fromkeys(cases(small.attack)))
             assert (small.epochs, small.seeds) == (small_study().epochs, (0,))
-        assert read_study(small=True, methods="mgda").parts == ("table", "clean")
+        assert read_study(small=True, methods="mgda").parts == small_study().parts
         assert [case.rule for case in read_study(small=True, methods="krum").cases()] == ["krum"]
-        assert read_study(small=True, methods="mgda,krum").parts == ("table", "clean", "baselines")
+        assert read_study(small=True, methods="mgda,krum").parts == ("table", "clean", "clipping", "baselines")
         assert read_study(methods="krum").parts == tuple(PARTS)
         assert read_study(small=True, parts="table", methods="mgda").methods == ("mgda",)
         with pytest.raises(pg.ParameterError, match=r"'krumm' is no method .* krum,"):
@@ -289,6 +308,20 @@ class TestClients:
             assert float(found.losses[k]) == pytest.approx(loss.item(), rel=1e-5)
             # Sums of float32 over thousands of pixels, in another order where channels come last.
             assert float((found.gradients[k] - wanted).norm()) <= 1e-4 * float(wanted.norm())
+
+    def test_gradients_of_many_images_are_those_of_float64(self):
+        """Sums over 78,400 pixels: to what float32 has, and not to what some kernels leave of it."""
+        generator = torch.Generator().manual_seed(0)
+        own = Images(
+            torch.randint(0, 256, (100, 3, 32, 32), dtype=torch.uint8, generator=generator),
+            torch.randint(0, 10, (100,), generator=generator),
+        )
+        model = cnn(seed=0)
+        found = Clients([own], CPU).gradients(parameters_to_vector(model.parameters()).detach()).gradients[0]
+        model = model.double().train()
+        cross_entropy(model(normalized(own.pixels).double()), own.labels).backward()
+        wanted = torch.cat([param.grad.reshape(-1) for param in model.parameters()])
+        assert float((found.double() - wanted).norm()) <= 1e-4 * float(wanted.norm())
 
     def test_statistics_are_pooled_over_the_clients(self):
         """The first BatchNorm's against those of all images in one batch; all in an evaluation by the module."""
@@ -403,6 +436,17 @@ class TestFolder:
         assert set(session["versions"]) == {"python", "torch", "numpy", "paretograd"}
         assert set(config["durations"]) == set(SMALL.labels())
         assert all(found["steps"] == 3 for found in config["durations"].values())
+
+    @pytest.mark.parametrize("rule", ["dualproj*", "upgrad*", "mgda", "mean", "krum"])
+    def test_conflicts_are_counted_beyond_rounding(self, federation, rule):
+        """A direction that is orthogonal to a gradient is so to rounding, and in no conflict."""
+        training = Training(replace(SMALL, epochs=5), Run(rule, ATTACK, 0), federation)
+        training.advance(5)
+        slopes, norms = training.records[:, 2], training.records[:, 1]
+        assert training.conflicts <= int((slopes < 0.0).sum())
+        assert training.conflicts >= int((slopes < -1e-3 * norms).sum())
+        if rule in ("dualproj*", "upgrad*", "mgda"):
+            assert training.conflicts == 0
 
     def test_results_are_the_training_s(self, done, federation):
         case = Run("mgda", ATTACK, 0)
@@ -636,6 +680,10 @@ class TestTable:
         ]  # fmt: skip
         assert len(fails) == 5
 
+    def test_where_nobody_learns_nothing_collapses(self):
+        low = {one: replace(result, accuracies=result.accuracies * 0 + 0.12) for one, result in self.RUNS.items()}
+        assert not [claim for claim in claims(self.STUDY, rows(self.STUDY, low)) if "collapses" in claim.text]
+
     def test_one_seed_and_another_protocol(self, done):
         text = (done / "table.md").read_text()
         assert "after 3 epochs: seed 0." in text
@@ -646,6 +694,17 @@ class TestTable:
             study = FederatedStudy(parts=(part,))
             write(run_module.FederatedFolder(tmp_path), study, made_runs(study))
             assert "| method |" in (tmp_path / "table.md").read_text(), part
+
+
+class TestSeries:
+    def test_ends_of_running_means_are_those_of_what_is_there(self):
+        result = example(0.5)
+        values = np.arange(len(result.epochs), dtype=np.float32)
+        found = record_series(replace(result, norms=values), "norms")
+        width = int(found.high[len(values) // 2] - found.low[len(values) // 2]) + 1
+        for k in (0, 1, len(values) // 2, len(values) - 2, len(values) - 1):
+            window = values[max(0, k - width // 2) : k + width - width // 2]
+            assert (found.middle[k], found.low[k], found.high[k]) == (window.mean(), window.min(), window.max())
 
 
 class TestReport:

@@ -101,6 +101,6 @@ def _details(results: FederatedResults) -> Mapping[str, str]:
     return {
         "protocol": words.setting_in_words(results.study),
         **trained.details(results.folder),
-        "a run took": took,
+        "a run's share of the time": took,
         "command": results.study.command(),
     }

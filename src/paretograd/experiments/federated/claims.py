@@ -38,7 +38,7 @@ def claims(study: FederatedStudy, found: Sequence[Mapping[str, Any]]) -> list[Cl
 
 
 def _table(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
-    if "mgda" in under:
+    if "mgda" in under and _learned(under) > COLLAPSED:  # else nothing collapsed: nobody learned
         row = under["mgda"]
         yield Claim(f"MGDA collapses, below {COLLAPSED:g}: {accuracy(row)}.", row["accuracy_mean"] < COLLAPSED)
     for rule in _ROBUST:
@@ -49,6 +49,14 @@ def _table(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
         low, here = under["mgda"]["accuracy_mean"], under["nash-mtl*"]["accuracy_mean"]
         high = min(under[rule]["accuracy_mean"] for rule in _ROBUST)
         yield Claim(f"Nash-MTL* is between MGDA and these: {accuracy(under['nash-mtl*'])}.", low < here < high)
+
+
+def _learned(under: Mapping[str, Mapping[str, Any]]) -> float:
+    """The best accuracy of another rule under attack, or of MGDA without one."""
+    others = [row["accuracy_mean"] for rule, row in under.items() if rule != "mgda"]
+    row = under["mgda"]
+    loss = row.get("difference_to_clean")
+    return float(max([*others, 0.0 if loss is None else row["accuracy_mean"] - loss]))
 
 
 def _near(label: str, row: Mapping[str, Any]) -> str:

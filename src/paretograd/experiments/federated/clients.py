@@ -86,7 +86,8 @@ class Clients:
     def _forward(self, values: Sequence[Tensor], hidden: Tensor, moments: Moments, training: bool) -> Tensor:
         """Logits; in training the statistics of each BatchNorm are added to ``moments``, else taken from there."""
         rest, norms = iter(values), 0
-        hidden = hidden.contiguous(memory_format=torch.channels_last)  # which takes two thirds of the time
+        if hidden.is_cuda:  # On a CPU, BatchNorm of torch loses three digits where channels come last.
+            hidden = hidden.contiguous(memory_format=torch.channels_last)
         for layer in self._layers:
             own = [next(rest) for _ in layer.parameters()]
             if isinstance(layer, nn.Conv2d):

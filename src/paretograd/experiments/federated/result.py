@@ -90,8 +90,6 @@ def result_of(training: Training, run: Run) -> RunResult:
     kept = np.unique(np.append(np.arange(0, length, -(-max(length, 1) // _KEPT)), max(length - 1, 0)))[: max(length, 0)]
     records = dict(zip(RECORDED, training.records[kept].T.astype(np.float32), strict=True))
     before = [epoch for epoch in training.looks if epoch < length]
-    slack = 1e-6 * training.records[:length, RECORDED.index("norms")] ** 2
-    slopes = training.records[:length, RECORDED.index("slopes")]
     return RunResult(
         label=run.label,
         reason=training.reason,
@@ -102,7 +100,7 @@ def result_of(training: Training, run: Run) -> RunResult:
         looks=np.array(training.looks, dtype=np.int32),
         accuracies=training.accuracies.astype(np.float32),
         weights=training.weights[before].astype(np.float16),
-        conflicts=int((slopes < -slack).sum()),
+        conflicts=training.conflicts,
         overall=float(training.overall),
     )
 

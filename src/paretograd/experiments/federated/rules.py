@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from paretograd.aggregators.mean import Mean
 from paretograd.aggregators.mgda import CappedMGDA, ClippedMGDA
+from paretograd.errors import ParetogradError
 from paretograd.experiments.study import Method
 from paretograd.federated.aggregation import Rule
 from paretograd.federated.baselines import CoordinateMedian, GeometricMedian, Krum, MultiKrum, TrimmedMean
@@ -25,6 +28,22 @@ def rule_of(written: str) -> Rule:
     if written == CENTRALISED:  # of one update, any rule makes that update
         return Mean()
     return _BASELINES[written] if written in _BASELINES else Method(written).aggregator()
+
+
+def known_as(written: str, rules: Collection[str]) -> str:
+    """Which of these rules is meant, however it is written; what is none of them is returned as it is.
+
+    Args:
+        written: such as ``Capped-MGDA(0.1)``.
+        rules: as the study writes them.
+    """
+    if written in rules or written.lower() in rules:
+        return written if written in rules else written.lower()
+    try:
+        meant = repr(rule_of(written))
+    except ParetogradError:
+        return written
+    return next((rule for rule in rules if rule != CENTRALISED and repr(rule_of(rule)) == meant), written)
 
 
 def label_of(written: str) -> str:

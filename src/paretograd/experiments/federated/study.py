@@ -12,9 +12,9 @@ import torch
 from paretograd.aggregators.notation import split_list
 from paretograd.checks import as_number
 from paretograd.errors import InputError, ParameterError, ParetogradError
-from paretograd.experiments.federated.paper import EPOCHS, LR, NOISE, SEEDS
+from paretograd.experiments.federated.paper import CLIPS, EPOCHS, LR, NOISE, SEEDS
 from paretograd.experiments.federated.plan import PARTS, Case, Run, Setting, attack_of, cases_of
-from paretograd.experiments.federated.rules import rule_of
+from paretograd.experiments.federated.rules import known_as, rule_of
 from paretograd.experiments.names import file_names
 from paretograd.experiments.plain import (
     call,
@@ -82,6 +82,7 @@ class FederatedStudy:
         ):
             raise ParameterError(f"noise={self.noise!r}: a number of at least 0, or the word literal")
         known = {case.rule for case in cases_of(self.parts, self.attack, ())}
+        settle(self, {"methods": tuple(known_as(rule, known) for rule in self.methods)})
         for rule in self.methods:
             if rule not in known:
                 raise ParameterError(
@@ -150,8 +151,8 @@ class FederatedStudy:
 def small_study() -> FederatedStudy:
     """The same on a laptop: fewer images, epochs and rules, one seed, and longer steps."""
     return FederatedStudy(
-        parts=("table", "clean"),
-        methods=("mgda", "upgrad*", "dualproj*", "capped-mgda(cap=0.1)"),
+        parts=("table", "clean", "clipping"),
+        methods=("mgda", "nash-mtl*", "upgrad*", "dualproj*", "capped-mgda(cap=0.1)", CLIPS[0]),
         seeds=(0,),
         epochs=40,
         lr=0.05,
@@ -195,7 +196,8 @@ def read_study(
 def _parts_with(methods: Collection[str], start: FederatedStudy) -> tuple[str, ...]:
     """The parts of a study, and those with rules that are not in them; all parts for a rule that is in none."""
     rules = {part: {case.rule for case in cases_of([part], start.attack, ())} for part in PARTS}
-    missing = set(methods).difference(*(rules[part] for part in start.parts))
+    every = set[str]().union(*rules.values())
+    missing = {known_as(rule, every) for rule in methods}.difference(*(rules[part] for part in start.parts))
     if missing.difference(*rules.values()):
         return tuple(PARTS)
     return tuple(part for part in PARTS if part in start.parts or rules[part] & missing)

@@ -25,6 +25,9 @@ from paretograd.problems.cifar10 import cnn
 #: with the honest gradients, and gamma.
 RECORDED = ("losses", "norms", "slopes", "gamma")
 
+#: Of the lengths of gradient and direction. Gradients are of float32, and orthogonal to a direction up to rounding.
+_SLACK = 1e-6
+
 
 class Training:
     """One run, a few epochs at a time.
@@ -36,6 +39,7 @@ class Training:
         parameters: flat, ``(n,)``.
         records: of each epoch done, at the point that it left, ``(epochs, 4)``: see `RECORDED`.
         weights: of all updates, ``(epochs, m)``; NaN for a rule that has none.
+        conflicts: epochs in which the direction was against the gradient of some honest client, beyond rounding.
         looks: epochs before which the accuracies were looked at; the last is after all of them.
         accuracies: of each client then, ``(looks, clients)``.
         overall: accuracy on all test images at the end; NaN before it.
@@ -45,7 +49,8 @@ class Training:
         self.study, self.run = study, run
         self._federation, self._rule = federation, rule_of(run.rule)
         honest = 1 if run.setting.kind == "central" else study.clients
-        self.epoch, self.reason, self.why = 0, Stop.RUNNING, ""
+        self._honest = honest
+        self.epoch, self.conflicts, self.reason, self.why = 0, 0, Stop.RUNNING, ""
         self.parameters = parameters_to_vector(cnn(run.seed).parameters()).detach().to(federation.device)
         self.records = np.full((study.epochs, len(RECORDED)), np.nan)
         self.weights = np.full((study.epochs, honest + run.setting.attacked), np.nan)
@@ -75,14 +80,19 @@ class Training:
         except ParetogradError as error:
             return self._lose(Stop.DEGENERATE, str(error))
         slopes = found.gradients.double() @ combined.direction.double()
-        numbers = torch.stack([found.losses.double().mean(), combined.direction.double().norm(), slopes.min()])
-        row = np.concatenate([numbers.cpu().numpy(), combined.weights.double().numpy()])
-        if not np.isfinite(row[:3]).all():
+        numbers = torch.stack([found.losses.double().mean(), combined.direction.double().norm(), *slopes])
+        loss, norm, *products = numbers.tolist()  # a GPU is waited for once
+        record = [loss, norm, min(products), combined.gamma]
+        if not np.isfinite(record[:3]).all():
             return self._lose(Stop.NOT_FINITE, "the loss or the direction is not finite")
+        lengths = combined.norms[: self._honest].tolist()
+        self.conflicts += any(
+            product < -_SLACK * length * norm for product, length in zip(products, lengths, strict=True)
+        )
         if self.epoch % self.study.every == 0:
             self._look(found)
-        self.records[self.epoch] = [*row[:3], combined.gamma]
-        self.weights[self.epoch] = row[3:]
+        self.records[self.epoch] = record
+        self.weights[self.epoch] = combined.weights.double().numpy()
         self.parameters = self.parameters - self.study.lr * combined.direction
         self.epoch += 1
         if self.epoch == self.study.epochs:
@@ -126,6 +136,7 @@ class Training:
             "reason": self.reason.name,
             "why": self.why,
             "overall": float(self.overall),
+            "conflicts": self.conflicts,
             "parameters": self.parameters.cpu().numpy(),
             "records": self.records[: self.epoch],
             "weights": self.weights[: self.epoch],
@@ -138,7 +149,7 @@ class Training:
         epoch, looks = int(state["epoch"]), np.array(state["looks"], dtype=np.int64)
         found = {name: np.array(state[name], dtype=np.float64) for name in ("records", "weights", "accuracies")}
         parameters = torch.from_numpy(np.array(state["parameters"], dtype=np.float32))
-        reason = Stop[str(state["reason"])]
+        reason, conflicts = Stop[str(state["reason"])], int(state["conflicts"])
         expected = list(range(0, epoch, self.study.every)) + [epoch] * (reason is not Stop.RUNNING)
         if not 0 <= epoch <= self.study.epochs - (reason is Stop.RUNNING) or looks.tolist() != expected:
             raise InputError(f"its epoch {epoch} or its looks do not fit {self.study.epochs} epochs")
@@ -149,7 +160,7 @@ class Training:
             raise InputError(f"its {', '.join(wrong) or 'parameters'} do not fit the study")
         if reason is Stop.RUNNING and not bool(torch.isfinite(parameters).all()):
             raise InputError("its parameters are not finite")
-        self.epoch, self.looks, self.accuracies = epoch, looks.tolist(), found["accuracies"]
+        self.epoch, self.conflicts, self.looks, self.accuracies = epoch, conflicts, looks.tolist(), found["accuracies"]
         self.reason, self.why, self.overall = reason, str(state["why"]), float(state["overall"])
         self.records[:epoch], self.weights[:epoch] = found["records"], found["weights"]
         self.parameters = parameters.to(self._federation.device)

@@ -42,9 +42,10 @@ def record_series(run: RunResult, name: str) -> Series:
     epochs = run.epochs.astype(np.int64)
     if not is_smoothed(run):
         return Series(epochs, values, values, values)
-    padded = np.pad(values, (width // 2, width - 1 - width // 2), mode="edge")
+    # At both ends the window is what there is of it.
+    padded = np.pad(values, (width // 2, width - 1 - width // 2), constant_values=np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(padded, width)
-    return Series(epochs, windows.mean(axis=1), windows.min(axis=1), windows.max(axis=1))
+    return Series(epochs, np.nanmean(windows, axis=1), np.nanmin(windows, axis=1), np.nanmax(windows, axis=1))
 
 
 def _held(epochs: NDArray[np.int32], values: Array, wanted: NDArray[np.int64]) -> Array:
