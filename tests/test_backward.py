@@ -98,6 +98,82 @@ def test_a_stack_is_a_list(name: str) -> None:
     compare(problem.params, expected, pg.backward(torch.stack(losses), pg.UPGrad(), problem.params, engine="gramian"))
 
 
+#: What may be done to each entry of a vector of losses, with the factor that it gives a loss of value ``f``.
+ENTRY_BY_ENTRY: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "weights": (lambda v: v * torch.arange(1.0, len(v) + 1.0), lambda f: f),
+    "division": (lambda v: v / 2.0, lambda f: f / 2.0),
+    "copy": (lambda v: v.float().double().clone(), lambda f: f.float().double()),
+    "guards": (lambda v: v.nan_to_num().clamp(min=1e-12), lambda f: f),
+    "logarithm": (lambda v: (v + 1.0).log(), lambda f: (f + 1.0).log()),
+    "relative": (lambda v: v / v.detach(), lambda f: f / f.detach()),
+    "powers": (lambda v: (1.0 - v.square()).exp().sqrt(), lambda f: (1.0 - f.square()).exp().sqrt()),
+    "scaler": (torch.amp.GradScaler("cpu", init_scale=8.0).scale, lambda f: 8.0 * f),
+    "same shape": (lambda v: v.reshape(-1).expand(len(v)), lambda f: f),
+    "two of them": (lambda v: v + v.square() * (v > 0.0), lambda f: f + f.square()),
+}
+
+
+@pytest.mark.parametrize("change", ENTRY_BY_ENTRY)
+@pytest.mark.parametrize("form", ["vector", "entries", "selected", "joined by cat"])
+def test_a_stack_that_is_changed_entry_by_entry_is_a_list(change: str, form: str) -> None:
+    """Heads stay heads: the Gramian, the step and every gradient are those of a list of the same losses."""
+    problem, twin = heads(), heads()
+    of_vector, of_one = ENTRY_BY_ENTRY[change]
+    want = [of_one(loss) * (k + 1.0 if change == "weights" else 1.0) for k, loss in enumerate(twin.losses())]
+    expected = pg.backward(want, pg.MGDA())
+    losses = problem.losses()
+    joined = torch.cat([loss.reshape(1) for loss in losses]) if form == "joined by cat" else torch.stack(losses)
+    vector = of_vector(joined)
+    given = {"entries": list(vector), "selected": [vector[k - len(vector)] for k in range(len(vector))]}
+    step = pg.backward(given.get(form, vector), pg.MGDA())
+    assert torch.allclose(step.gramian, expected.gramian, rtol=1e-6, atol=0.0)  # 1e-12 but for the copy in float32
+    for param, other in zip(problem.params, twin.params, strict=True):
+        assert torch.allclose(param.grad, other.grad, rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("turned around", lambda v: v.flip(0)),
+        ("summed up", lambda v: v.cumsum(0)),
+        ("sorted", lambda v: v.sort().values),
+        ("normalized", lambda v: v / v.sum()),
+        ("softmax", lambda v: v.softmax(0)),
+        ("mixed", lambda v: torch.ones(4, 4, dtype=v.dtype) @ v),
+        ("in part", lambda v: v.clone().index_fill_(0, torch.tensor([0]), 1.0) * v.mean()),
+    ],
+)
+def test_entries_that_may_depend_on_each_other_reach_everything(name: str, change: Callable[[Tensor], Tensor]) -> None:
+    """Heads are aggregated then, which is right whatever the operation does."""
+    problem = heads()
+    step = pg.backward(change(torch.stack(problem.losses())), pg.UPGrad(), retain_graph=True)
+    twin = heads()
+    vector = change(torch.stack(twin.losses()))
+    rows = [torch.autograd.grad(loss, twin.params, retain_graph=True, materialize_grads=True) for loss in vector]
+    J = torch.stack([torch.cat([grad.flatten() for grad in row]) for row in rows])
+    assert torch.allclose(step.gramian, J @ J.T, rtol=1e-10, atol=1e-12), name
+
+
+def test_learned_weights_of_a_stack() -> None:
+    """Uncertainty weighting: the heads stay heads, and every loss reaches the vector of weights."""
+    problem, twin = heads(), heads()
+    logs, others = (nn.Parameter(torch.linspace(-1.0, 1.0, 4, dtype=torch.float64)) for _ in range(2))
+    step = pg.backward(torch.stack(problem.losses()) * torch.exp(-logs) + logs, pg.UPGrad())
+    expected = pg.backward([f * torch.exp(-others[k]) + others[k] for k, f in enumerate(twin.losses())], pg.UPGrad())
+    assert torch.allclose(step.gramian, expected.gramian, rtol=1e-10, atol=1e-14)
+    for param, other in zip([*problem.params, logs], [*twin.params, others], strict=True):
+        assert torch.allclose(param.grad, other.grad, rtol=1e-10, atol=1e-14)
+
+
+def test_vectors_of_samples_may_be_scaled() -> None:
+    """There is nothing to see through: each loss counts as reaching all that the vector depends on."""
+    net, x = nn.Linear(3, 1).double(), torch.linspace(-1.0, 1.0, 15, dtype=torch.float64).reshape(5, 3)
+    expected = pg.backward(net(x)[:, 0].square(), pg.UPGrad())
+    for per_sample in (False, True):
+        step = pg.backward(net(x)[:, 0].square() * 2.0, pg.UPGrad(), per_sample=per_sample)
+        assert torch.allclose(step.gramian, 4.0 * expected.gramian, rtol=1e-12, atol=0.0)
+
+
 @models
 def test_all_that_the_losses_reach_is_the_default(name: str) -> None:
     problem = MODELS[name]()

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 import paretograd as pg
-from paretograd.autograd.graph import Graph, roots_of
+from paretograd.autograd.graph import Graph
+from paretograd.autograd.roots import roots_of
 
 ROOT = Path(__file__).parents[1]
 WORKER = Path(__file__).parent / "support" / "processes" / "worker.py"

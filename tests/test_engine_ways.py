@@ -13,7 +13,8 @@ import paretograd as pg
 from paretograd.autograd import engine as engine_module
 from paretograd.autograd import rows as rows_module
 from paretograd.autograd.engine import Pullback
-from paretograd.autograd.graph import Graph, roots_of
+from paretograd.autograd.graph import Graph
+from paretograd.autograd.roots import roots_of
 from paretograd.autograd.source import at_losses, below_heads
 
 STREAMED = (

@@ -12,10 +12,11 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.autograd import processes
 from paretograd.autograd.choice import check_chosen, is_private, listed, sort
 from paretograd.autograd.engine import Engine, Pullback, present
-from paretograd.autograd.graph import Graph, roots_of
+from paretograd.autograd.graph import Graph
 from paretograd.autograd.hooks import filled, seen, set_aside
 from paretograd.autograd.inputs import check_groups, check_losses, check_passes, check_visible
 from paretograd.autograd.processes import Call, Parallel, Params
+from paretograd.autograd.roots import roots_of
 from paretograd.autograd.rows import not_finite, release, weighted_gradients
 from paretograd.autograd.samples import by_samples
 from paretograd.autograd.source import at_losses, below_heads

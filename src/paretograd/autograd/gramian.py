@@ -10,10 +10,11 @@ from torch import Tensor
 
 from paretograd.autograd import processes
 from paretograd.autograd.engine import Engine, Pullback
-from paretograd.autograd.graph import Graph, roots_of
+from paretograd.autograd.graph import Graph
 from paretograd.autograd.hooks import set_aside
 from paretograd.autograd.inputs import check_losses, check_params, check_passes, check_visible
 from paretograd.autograd.processes import Call, Parallel, Params
+from paretograd.autograd.roots import roots_of
 from paretograd.autograd.source import at_losses
 from paretograd.errors import ParameterError
 from paretograd.geometry import gramian as of_jacobian

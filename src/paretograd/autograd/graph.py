@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node
 
 _LEAF = "torch::autograd::AccumulateGrad"
 
-#: Operations that make a vector of scalars.
-_JOINING = frozenset({"StackBackward0", "CatBackward0"})
-
 #: Operations that only hand a parameter on: its transpose, and its copy in another precision under autocast.
 _PASSING = frozenset({"TBackward0", "ToCopyBackward0"})
-
 
 #: Nodes that hand each of their inputs on as it is: what wrappers for several processes put around a module. To torch
 #: every output of such a node depends on every input.
@@ -73,7 +69,7 @@ class Graph:
                 self.leaves.append(leaf)
                 self.reached_by[id(leaf)] = masks[node]
                 self._leaf_nodes[id(leaf)] = node
-            for position, (child, _) in enumerate(_below(node, skipped) if skipped else node.next_functions):
+            for position, (child, _) in enumerate(below(node, skipped) if skipped else node.next_functions):
                 if child is not None:
                     masks[child] |= masks[node]
                     self._users[child].append((node, position))
@@ -107,15 +103,15 @@ class Graph:
         for node in self.nodes:
             if self._masks[node].bit_count() != 1:
                 continue
-            below = [
+            shared = [
                 (position, GradientEdge(child, number))
-                for position, (child, number) in enumerate(_below(node, self._skipped))
+                for position, (child, number) in enumerate(below(node, self._skipped))
                 if child is not None and self._masks[child].bit_count() > 1
             ]
-            if any(edge.node.name() == _LEAF for _, edge in below):
+            if any(edge.node.name() == _LEAF for _, edge in shared):
                 return None
-            if below:
-                found[node] = (self._masks[node].bit_length() - 1, below)
+            if shared:
+                found[node] = (self._masks[node].bit_length() - 1, shared)
         return found or None
 
     def sinks(self, nodes: Sequence[Node]) -> set[Node]:
@@ -123,60 +119,22 @@ class Graph:
         wanted = set(nodes)
         above = set()  # nodes from which a wanted one is reached, itself aside
         for node in self.nodes:  # everything a node uses comes before it
-            if any(child in above or child in wanted for child, _ in _below(node, self._skipped)):
+            if any(child in above or child in wanted for child, _ in below(node, self._skipped)):
                 above.add(node)
         return wanted - above
 
 
-def _below(node: Node, skipped: frozenset[str]) -> Sequence[Edge]:
+def below(node: Node, skipped: frozenset[str]) -> Sequence[Edge]:
     """What a node uses, seen through those that are skipped."""
     edges = node.next_functions
-    return edges if not skipped else [_through(child, number, skipped) for child, number in edges]
+    return edges if not skipped else [through(child, number, skipped) for child, number in edges]
 
 
-def _through(node: Node | None, number: int, skipped: frozenset[str]) -> Edge:
+def through(node: Node | None, number: int, skipped: frozenset[str]) -> Edge:
+    """An output of a node, or what is handed on there."""
     while node is not None and node.name() in skipped:
         node, number = node.next_functions[number]
     return node, number
-
-
-def roots_of(losses: Sequence[Tensor] | Tensor, skipped: frozenset[str] = frozenset()) -> list[tuple[Node, int]]:
-    """The nodes at which the losses start, each with the bits of its losses.
-
-    Losses that were joined to a vector, and perhaps taken out of it again, start where they were before.
-    """
-    if not isinstance(losses, Tensor):
-        found = []
-        for k, loss in enumerate(losses):
-            edge = get_gradient_edge(loss)
-            node, number = _through(edge.node, edge.output_nr, skipped)
-            passed, start = _before_vector(node, number, skipped)
-            found += [*((node, 0) for node in passed), (start, 1 << k)]
-        return found
-    edge = get_gradient_edge(losses)
-    node = _through(edge.node, edge.output_nr, skipped)[0] or edge.node
-    inputs = [child for child, _ in _below(node, skipped) if child is not None]
-    if node.name() in _JOINING and len(inputs) == len(losses):
-        return [(node, 0), *((child, 1 << k) for k, child in enumerate(inputs))]
-    return [(node, (1 << len(losses)) - 1)]
-
-
-def _before_vector(node: Any, number: int, skipped: frozenset[str]) -> tuple[list[Node], Node]:
-    """Where a scalar was computed that is an entry of a stack of scalars, and what lies between; itself otherwise."""
-    name = node.name()
-    if name not in ("UnbindBackward0", "SelectBackward0"):
-        return [], node
-    stack = node.next_functions[0][0]
-    if stack is None or stack.name() != "StackBackward0":
-        return [], node
-    entries = _below(stack, skipped)
-    index = number if name == "UnbindBackward0" else node._saved_index
-    if index >= len(entries):  # counted from the end, as an unsigned number
-        index += len(entries) - 2**64
-    entry = entries[index][0] if 0 <= index < len(entries) else None
-    if entry is None or node._saved_dim != 0 or stack._saved_dim != 0:
-        return [], node
-    return [node, stack], entry
 
 
 def _postorder(roots: Sequence[Node], skipped: frozenset[str]) -> list[Node]:
@@ -187,13 +145,13 @@ def _postorder(roots: Sequence[Node], skipped: frozenset[str]) -> list[Node]:
         if root in seen:
             continue
         seen.add(root)
-        stack = [(root, iter(_below(root, skipped)))]
+        stack = [(root, iter(below(root, skipped)))]
         while stack:
             node, children = stack[-1]
             for child, _ in children:
                 if child is not None and child not in seen:
                     seen.add(child)
-                    stack.append((child, iter(_below(child, skipped) if skipped else child.next_functions)))
+                    stack.append((child, iter(below(child, skipped) if skipped else child.next_functions)))
                     break
             else:
                 order.append(node)

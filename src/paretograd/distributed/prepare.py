@@ -10,9 +10,10 @@ from torch import Tensor
 
 from paretograd.autograd.backward import check_rule
 from paretograd.autograd.choice import check_chosen, sort
-from paretograd.autograd.graph import HANDING_ON, Graph, roots_of
+from paretograd.autograd.graph import HANDING_ON, Graph
 from paretograd.autograd.inputs import check_losses, check_passes, check_visible
 from paretograd.autograd.processes import Call, as_params, check_parallel
+from paretograd.autograd.roots import roots_of
 from paretograd.autograd.rows import can_batch
 from paretograd.autograd.source import Losses
 from paretograd.distributed.agreement import View, agree
