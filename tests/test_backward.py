@@ -451,7 +451,8 @@ def test_wrong_losses() -> None:
         ([a, torch.tensor(1)], DTypeError, r"losses\[1\] has dtype torch.int64"),
         ([a, 2.0], DTypeError, r"losses\[1\] is a float"),
         (3.0, DTypeError, "list of scalar tensors"),
-        ({"a": a}, DTypeError, r"losses\[0\] is a str"),
+        ({"a": a}, DTypeError, r"losses is a dict.*Pass list\(losses\.values\(\)\)"),
+        (["a"], DTypeError, r"losses\[0\] is a str"),
     ]
     for losses, error, words in cases:
         untouched(problem.params, lambda given=losses: pg.backward(given, pg.MGDA()), error, words)
@@ -468,8 +469,12 @@ def test_wrong_arguments() -> None:
         ({"params": [first.detach()]}, ParameterError, "require gradients"),
         ({"shared": [first], "specific": [first]}, ParameterError, "both in shared and in specific"),
         ({"shared": [first], "params": problem.params[1:]}, ParameterError, "params leaves out"),
-        ({"aggregator": "mgda"}, ParameterError, r"aggregator='mgda': give a rule"),
-        ({"aggregator": pg.MGDA}, ParameterError, "give a rule"),
+        ({"shared": 3}, DTypeError, "shared holds a int; give parameters, or modules that have them"),
+        ({"specific": ["weight"]}, DTypeError, "specific holds a str"),
+        ({"specific": {"params": [first]}}, DTypeError, "specific holds a dict"),
+        ({"specific": [None]}, DTypeError, "specific holds a NoneType"),
+        ({"aggregator": "mgda"}, ParameterError, r"aggregator='mgda': give a rule, such as paretograd\.get\('mgda'\)"),
+        ({"aggregator": pg.MGDA}, ParameterError, r"give a rule, such as paretograd\.UPGrad\(\)"),
         ({"engine": "fast"}, ParameterError, "auto.*gramian.*jacobian"),
         ({"chunk": 0}, ParameterError, "chunk"),
         ({"chunk": -1}, ParameterError, "chunk"),
@@ -486,3 +491,29 @@ def test_one_tensor_is_one_parameter() -> None:
     pg.backward(three(w * v), pg.MGDA(), w, shared=w)
     assert w.grad is not None
     assert v.grad is None
+
+
+def test_a_module_stands_for_its_parameters() -> None:
+    """In ``shared`` and ``specific`` as in ``params``, alone or in a list; frozen parameters are left alone."""
+    trunk, heads = nn.Linear(3, 4), nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
+    trunk.bias.requires_grad_(False)
+
+    def step(**chosen: object) -> tuple[list[Tensor | None], Tensor]:
+        trunk.zero_grad()
+        heads.zero_grad()
+        z = trunk(torch.linspace(-1.0, 1.0, 6).reshape(2, 3)).tanh()
+        taken = pg.backward([(head(z) - k).square().mean() for k, head in enumerate(heads)], pg.MGDA(), **chosen)
+        return [param.grad for param in (*trunk.parameters(), *heads.parameters())], taken.gramian
+
+    plain = step()[1]
+    for argument in ("shared", "specific"):
+        for module in (trunk, heads):
+            lists = [param for param in module.parameters() if param.requires_grad]
+            grads, gramian = step(**{argument: lists})
+            forms = [module, [module], iter([module]), [lists], torch.optim.SGD(lists).param_groups[0]["params"]]
+            for form in [*forms, *([list(heads), heads.parameters()] if module is heads else [])]:
+                found, other = step(**{argument: form})
+                assert torch.equal(other, gramian)
+                for grad, want in zip(found, grads, strict=True):
+                    assert (grad is None and want is None) or torch.equal(grad, want)
+            assert torch.equal(gramian, plain) == ((argument == "shared") == (module is trunk))

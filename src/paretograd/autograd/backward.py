@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.autograd import processes
@@ -29,8 +29,8 @@ def backward(
     aggregator: Aggregator,
     params: Params | None = None,
     *,
-    shared: Iterable[Tensor] | None = None,
-    specific: Iterable[Tensor] | None = None,
+    shared: Params | Iterable[nn.Module] | None = None,
+    specific: Params | Iterable[nn.Module] | None = None,
     retain_graph: bool = False,
     engine: Engine = "auto",
     chunk: int | None = None,
@@ -51,8 +51,9 @@ def backward(
         params: the parameters to fill, or a module that has them; None for all that the losses reach. Frozen ones and
             those that no loss reaches are left alone. A list of lists makes groups that are aggregated apart, with
             weights of their own.
-        shared: parameters to aggregate even if one loss alone reaches them.
-        specific: parameters to give the sum of the losses' gradients even if several losses reach them.
+        shared: parameters, or modules that have them, to aggregate even if one loss alone reaches them.
+        specific: parameters, or modules that have them, to give the sum of the losses' gradients even if several
+            losses reach them.
         retain_graph: keep the graph for another backward pass.
         engine: ``jacobian`` holds the rows of the Jacobian; ``gramian`` the gradients of the outputs of layers, or
             nothing at all where these are many; ``auto`` takes what suits the number of parameters.
@@ -71,7 +72,7 @@ def backward(
     Returns:
         the weights and the Gramian, with the certificate of the step and a flat dict of metrics on demand.
     """
-    shared, specific = listed(shared), listed(specific)
+    common, own = listed(shared), listed(specific)
     several = processes.handler()
     if several is not None:
         losses, params, samples = map(processes.settled, (losses, params, samples))
@@ -84,8 +85,8 @@ def backward(
                 samples,
                 chunk,
                 aggregator,
-                shared,
-                specific,
+                common,
+                own,
                 retain_graph,
                 per_sample,
                 nonfinite,
@@ -101,12 +102,12 @@ def backward(
     graph = Graph(roots_of(checked))
     check_visible(graph)
     groups = check_groups(processes.as_params(params), graph)
-    check_chosen(groups, shared, specific)
+    check_chosen(groups, common, own)
     with torch.no_grad(), torch.autocast(checked[0].device.type, enabled=False):
         try:
             with set_aside(graph.leaves), aggregator.one_step():  # of all groups; none if anything fails
                 found, steps = _directions(
-                    checked, aggregator, groups, graph, shared, specific, engine, chunk, per_sample, retain_graph
+                    checked, aggregator, groups, graph, common, own, engine, chunk, per_sample, retain_graph
                 )
         except NonFiniteGradientError:
             if nonfinite == "raise":
@@ -117,10 +118,11 @@ def backward(
     return steps[0] if len(steps) == 1 else Step.of_groups(steps)
 
 
-def check_rule(aggregator: Aggregator | None, nonfinite: str) -> None:
+def check_rule(aggregator: object, nonfinite: str) -> None:
     """Raise unless both are what they may be."""
     if not isinstance(aggregator, Aggregator):
-        raise ParameterError(f"aggregator={aggregator!r}: give a rule, such as paretograd.UPGrad()")
+        example = f"get({aggregator!r})" if isinstance(aggregator, str) else "UPGrad()"
+        raise ParameterError(f"aggregator={aggregator!r}: give a rule, such as paretograd.{example}")
     if nonfinite not in ("raise", "propagate"):
         raise ParameterError(f"nonfinite={nonfinite!r}: use 'raise' or 'propagate'")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from paretograd.errors import ParameterError
+from paretograd.autograd.processes import Params, as_params
+from paretograd.errors import DTypeError, ParameterError
 
 
 def sort(
@@ -41,9 +43,16 @@ def is_private(param: Tensor, reached_by: Mapping[int, int]) -> bool:
     return reached_by[id(param)].bit_count() == 1
 
 
-def listed(params: Iterable[Tensor] | None) -> list[Tensor] | None:
-    """What may be iterated once only, or be a single parameter, as a list."""
-    return [params] if isinstance(params, Tensor) else None if params is None else list(params)
+def listed(params: Params | Iterable[nn.Module] | None) -> list[Tensor] | None:
+    """A parameter, a module that has some, or a list of such, which may be iterable once only, as one list."""
+    return None if params is None else _flat(params)
+
+
+def _flat(given: Any) -> list[Tensor]:
+    given = as_params(given)
+    if isinstance(given, Tensor | str | bytes | Mapping) or not isinstance(given, Iterable):
+        return [given]  # type: ignore[list-item]  # what is no parameter is an error of `check_chosen`
+    return [param for item in given for param in _flat(item)]
 
 
 def ids(params: Iterable[Tensor] | None) -> set[int]:
@@ -55,6 +64,10 @@ def check_chosen(
     groups: Sequence[Sequence[Tensor]], shared: Iterable[Tensor] | None, specific: Iterable[Tensor] | None
 ) -> None:
     """Raise where a parameter is chosen twice, or cannot be."""
+    for name, given in (("shared", shared), ("specific", specific)):
+        for item in given or ():
+            if not isinstance(item, Tensor):
+                raise DTypeError(f"{name} holds a {type(item).__name__}; give parameters, or modules that have them")
     common, own = ids(shared), ids(specific)
     if common & own:
         raise ParameterError("a parameter is both in shared and in specific; give it in one of them")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
 import torch
@@ -23,6 +23,11 @@ def check_losses(losses: Sequence[Tensor] | Tensor) -> Sequence[Tensor] | Tensor
             )
         _check_graph(losses, "losses")
         return losses
+    if isinstance(losses, Mapping):
+        raise DTypeError(
+            f"losses is a {type(losses).__name__}; a list of scalar tensors or a vector is needed. Pass "
+            "list(losses.values())"
+        )
     try:
         items = list(losses)
     except TypeError:

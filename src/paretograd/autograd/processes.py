@@ -6,7 +6,7 @@ set up `torch.distributed` all of this is one question, asked at every call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
@@ -90,7 +90,7 @@ class _Unreadable:
 
 def settled(values: Any) -> Any:
     """What can be iterated once only, such as ``model.parameters()``, as lists: it will be looked at twice."""
-    if isinstance(values, Tensor | nn.Module | str | bytes) or not isinstance(values, Iterable):
+    if isinstance(values, Tensor | nn.Module | str | bytes | Mapping) or not isinstance(values, Iterable):
         return values
     try:
         return [settled(value) for value in values]
