@@ -5,6 +5,9 @@ The reference is the slow way on the same graph (`support.models.slowly`): one p
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from support.models import Expected, slowly, three
@@ -176,6 +179,43 @@ def test_compiled(backend: str, engine: str) -> None:
     net, (x, y) = network().double(), batch()
     compiled = torch.compile(net, backend=backend)
     run(net, task_losses(compiled, x.double(), y.double()), engine, 1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.filterwarnings("default")  # the compiler's own, which it hides
+def test_compiled_around_the_call(backend: str, recwarn: pytest.WarningsRecorder) -> None:
+    """The compiler does not look into `backward` and `gramian`: it breaks its graph there, and says no word."""
+    torch.compiler.reset()
+    net, (x, y) = network().double(), batch()
+
+    def step(x: Tensor, y: Tensor, count: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+        losses = task_losses(net, x, y)[:count]
+        gramian = pg.gramian(losses, net)
+        step = pg.backward(losses, pg.UPGrad(), net)
+        return gramian, 2.0 * step.weights, torch.stack(losses).detach() + 1.0
+
+    compiled = torch.compile(step, backend=backend)
+    for count in (3, 3, 2, 1, 3):
+        net.zero_grad()
+        wanted = step(x.double(), y.double(), count)
+        grads = [param.grad for param in net.parameters()]
+        net.zero_grad()
+        for found, want in zip(compiled(x.double(), y.double(), count), wanted, strict=True):
+            assert torch.allclose(found, want, rtol=1e-10, atol=1e-14)
+        for param, grad in zip(net.parameters(), grads, strict=True):
+            assert torch.allclose(param.grad, grad, rtol=1e-10, atol=1e-14)
+    assert not recwarn.list
+
+
+def test_the_compiler_is_not_imported() -> None:
+    """It takes longer to import than torch; nor does a step need it."""
+    code = (
+        "import sys, torch, paretograd as pg; w = torch.ones(2, requires_grad=True); "
+        "pg.backward([w.sum(), w.prod()], pg.MGDA()); print('torch._dynamo' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert printed.stdout.split() == ["False"]
 
 
 # ---- loops -----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from paretograd.autograd.engine import Engine, Pullback, present
 from paretograd.autograd.graph import Graph
 from paretograd.autograd.hooks import filled, seen, set_aside
 from paretograd.autograd.inputs import check_groups, check_losses, check_passes, check_visible
+from paretograd.autograd.opaque import opaque
 from paretograd.autograd.processes import Call, Parallel, Params
 from paretograd.autograd.roots import roots_of
 from paretograd.autograd.rows import not_finite, release, weighted_gradients
@@ -24,6 +25,7 @@ from paretograd.autograd.step import Step
 from paretograd.errors import NonFiniteGradientError, ParameterError
 
 
+@opaque
 def backward(
     losses: Sequence[Tensor] | Tensor,
     aggregator: Aggregator,

@@ -13,6 +13,7 @@ from paretograd.autograd.engine import Engine, Pullback
 from paretograd.autograd.graph import Graph
 from paretograd.autograd.hooks import set_aside
 from paretograd.autograd.inputs import check_losses, check_params, check_passes, check_visible
+from paretograd.autograd.opaque import opaque
 from paretograd.autograd.processes import Call, Parallel, Params
 from paretograd.autograd.roots import roots_of
 from paretograd.autograd.source import at_losses
@@ -20,6 +21,7 @@ from paretograd.errors import ParameterError
 from paretograd.geometry import gramian as of_jacobian
 
 
+@opaque
 def gramian(
     source: Tensor | Sequence[Tensor],
     params: Params | None = None,
