@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,7 +22,13 @@ from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
 TOLERANCE = 1e-10
 RULES = {"upgrad": pg.UPGrad, "mgda": pg.MGDA}
 
-models = pytest.mark.parametrize("name", MODELS)
+#: Models of which a loss shares nothing, as `backward` says.
+unshared = pytest.mark.filterwarnings("ignore:.* no parameter that the other losses share:UserWarning")
+UNSHARED = ("loss_beside_the_trunk", "own_gradients_that_alias")
+
+models = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=unshared if name in UNSHARED else ()) for name in MODELS]
+)
 engines = pytest.mark.parametrize("engine", ["gramian", "jacobian"])
 
 
@@ -293,6 +300,55 @@ def test_nothing_is_shared() -> None:
         assert torch.equal(p.grad, 2.0 * p.detach())
 
 
+def probed(probes: int = 1) -> tuple[nn.Module, list[Tensor]]:
+    """A trunk with two tasks, and probes on features that are detached: no shared parameter is theirs."""
+    torch.manual_seed(0)
+    net = nn.ModuleList([nn.Linear(3, 4), *(nn.Linear(4, 1) for _ in range(2 + probes))])
+    z = net[0](torch.randn(5, 3)).tanh()
+    tasks = [(head(z) - k).square().mean() for k, head in enumerate(net[1:3])]
+    return net, [*tasks, *(head(z.detach()).square().mean() for head in net[3:])]
+
+
+@pytest.mark.parametrize("vector", [False, True])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_loss_that_reaches_nothing_shared_is_named(vector: bool, hidden: bool) -> None:
+    """It is an objective all the same, whose gradient is zero; the warning points to the call."""
+    net, losses = probed()
+    call = (
+        torch.compiler.disable(pg.backward) if hidden else pg.backward
+    )  # with a frame of torch's between, and without
+    with pytest.warns(UserWarning, match=r"losses\[2\] reaches no parameter.*zero.*loss\.backward\(\)") as caught:
+        step = call(torch.stack(losses) if vector else losses, pg.MGDA())
+    assert [Path(each.filename).name for each in caught] == [Path(__file__).name]
+    assert step.weights.tolist() == [0.0, 0.0, 1.0]
+    assert not net[0].weight.grad.any()
+    assert net[3].weight.grad.any()
+
+
+def test_all_such_losses_are_named() -> None:
+    _, losses = probed(3)
+    with pytest.warns(UserWarning, match=r"losses\[0\], losses\[2\] and losses\[4\] reach no parameter"):
+        pg.backward([losses[2], losses[0], losses[3], losses[1], losses[4]], pg.UPGrad())
+    _, losses = probed(12)
+    with pytest.warns(UserWarning, match=r"losses\[2\], .*losses\[8\], losses\[9\] and 4 more reach no parameter"):
+        pg.backward(losses, pg.UPGrad())
+
+
+def test_as_an_error_it_comes_before_any_gradient() -> None:
+    net, losses = probed()
+    untouched(list(net.parameters()), lambda: pg.backward(losses, pg.MGDA()), UserWarning, "reaches no parameter")
+
+
+def test_losses_that_share_nothing_need_no_warning() -> None:
+    """Warnings are errors here. Nothing shared; one task and a probe; everything specific; a probe that is shared."""
+    net, losses = probed()
+    pg.backward(losses[1:], pg.MGDA(), retain_graph=True)
+    pg.backward(losses, pg.MGDA(), specific=net[0], retain_graph=True)
+    pg.backward(losses, pg.MGDA(), shared=net[3], retain_graph=True)
+    pg.backward(losses, pg.MGDA(), net[1:], retain_graph=True)
+    pg.backward(losses[:2], pg.MGDA())
+
+
 # ---- the graph afterwards --------------------------------------------------------------------------------------------
 
 
@@ -331,6 +387,7 @@ def test_the_callers_grad_mode_does_not_matter() -> None:
     compare(problem.params, expected)
 
 
+@unshared
 @pytest.mark.parametrize("name", ["own_gradients_that_alias", "shared_gradients_that_alias"])
 def test_later_changes_of_a_gradient_stay_its_own(name: str, engine_of_every_way: str) -> None:
     """Clipping scales ``.grad`` in place: no two gradients may share memory."""

@@ -194,6 +194,7 @@ def test_backward(call: str, rule: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ["jacobian", "gramian"])
+@pytest.mark.filterwarnings("ignore:.* no parameter that the other losses share:UserWarning")  # true of two models
 @pytest.mark.parametrize("name", MODELS)
 def test_every_kind_of_layer(name: str, engine: str) -> None:
     def run() -> list[Any]:

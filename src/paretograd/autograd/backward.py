@@ -14,6 +14,7 @@ from paretograd.autograd.choice import check_chosen, is_private, listed, sort
 from paretograd.autograd.engine import Engine, Pullback, present
 from paretograd.autograd.graph import Graph
 from paretograd.autograd.hooks import filled, seen, set_aside
+from paretograd.autograd.idle import warn_of_idle
 from paretograd.autograd.inputs import check_groups, check_losses, check_passes, check_visible
 from paretograd.autograd.opaque import opaque
 from paretograd.autograd.processes import Call, Parallel, Params
@@ -144,6 +145,7 @@ def _directions(
     """All gradients, each with its parameter, and a step for each group; the graph is freed unless it is retained."""
     m = len(losses)
     sorted_groups = [sort(group, graph.reached_by, m, shared, specific) for group in groups]
+    warn_of_idle((param for common, _ in sorted_groups for param in common), graph.reached_by, m)
     own = [param for _, alone in sorted_groups for param in alone]
     private = [param for param in own if is_private(param, graph.reached_by)]
     # A head's parameter that is to be aggregated lies above the start below the heads.

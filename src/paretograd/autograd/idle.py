@@ -1,0 +1,56 @@
+"""Losses that reach none of the parameters that are aggregated: objectives whose gradient is zero."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+#: How many losses a warning names.
+_NAMED = 8
+
+#: Packages whose frames lie between a caller and the warning.
+_INSIDE = ("paretograd", "torch")
+
+
+def warn_of_idle(common: Iterable[Tensor], reached_by: Mapping[int, int], m: int) -> None:
+    """Warn of losses that reach no shared parameter, where others share some.
+
+    Args:
+        common: parameters to aggregate.
+        reached_by: for each of them, by ``id``, a bit for every loss that reaches it.
+        m: how many losses there are.
+    """
+    reaching = 0
+    for param in common:
+        reaching |= reached_by[id(param)]
+    if reaching.bit_count() < 2 or reaching.bit_count() == m:
+        return
+    idle = [k for k in range(m) if not reaching >> k & 1]
+    several = len(idle) > 1
+    warnings.warn(
+        f"{_named(idle)} {'reach' if several else 'reaches'} no parameter that the other losses share. For the rule "
+        f"{'each' if several else 'it'} is an objective whose gradient is zero, at which MGDA, Nash-MTL and others "
+        "stop: the shared parameters may get no gradient. Call loss.backward() on "
+        f"{'each of them by itself, and leave them' if several else 'it by itself, and leave it'} out of "
+        "paretograd.backward",
+        UserWarning,
+        stacklevel=_level(),
+    )
+
+
+def _named(losses: list[int]) -> str:
+    names = [f"losses[{k}]" for k in losses[:_NAMED]]
+    if len(losses) > _NAMED:
+        names.append(f"{len(losses) - _NAMED} more")
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _level() -> int:
+    """How far up the first frame is that is neither of this library nor of torch, as seen from who asks."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    return level
