@@ -32,12 +32,20 @@ def cnn() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*layers), torch.randn(5, 2, 7, 7)
 
 
+def named_padding() -> tuple[nn.Module, Tensor]:
+    layers = (
+        *(nn.Conv2d(2, 4, 3, padding="valid"), nn.Tanh(), nn.Conv2d(4, 3, (3, 5), padding="same", bias=False)),
+        *(nn.Tanh(), nn.Conv2d(3, 4, 3, padding="same", dilation=2), nn.Tanh(), nn.Conv2d(4, 2, 2, padding="valid")),
+    )
+    return nn.Sequential(*layers), torch.randn(4, 2, 7, 6)
+
+
 def tokens() -> tuple[nn.Module, Tensor]:
     """Linear layers on sequences: rows of tokens, not of samples, so that it goes the long way."""
     return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(4, 3, 8)
 
 
-@pytest.mark.parametrize("make", [mlp, cnn, tokens])
+@pytest.mark.parametrize("make", [mlp, cnn, named_padding, tokens])
 @pytest.mark.parametrize("rule", [pg.UPGrad(), pg.CappedMGDA(eps=0.5)], ids=repr)
 def test_agrees_with_the_long_way(make: Callable[[], tuple[nn.Module, Tensor]], rule: pg.Aggregator) -> None:
     torch.manual_seed(0)

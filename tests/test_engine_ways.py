@@ -24,6 +24,7 @@ STREAMED = (
     "cnn_in_training",
     "cnn_in_evaluation",
     "residual_block",
+    "convolutions_with_named_padding",
     "norms_of_every_kind",
     "transformer",
     "linear_on_sequences",

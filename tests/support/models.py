@@ -6,6 +6,7 @@ losses afresh. Together they cover the layers with a rule, layers without, and e
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -395,6 +396,54 @@ def unusual_convolutions() -> Problem:
         *(nn.Conv2d(4, 2, 3, dilation=2, padding=1, padding_mode="circular"),),
     )
     return plain(net, randn(2, 4, 6, 6))
+
+
+def quietly(net: nn.Module, x: Tensor) -> Tensor:
+    """The output, without torch's warning that "same" may copy the input of an even kernel."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Using padding='same'")
+        out: Tensor = net(x)
+    return out
+
+
+@model
+def convolutions_with_named_padding() -> Problem:
+    """Torch saves one number for all dimensions of "valid"; for even kernels, "same" pads one side more."""
+    net = nn.Sequential(
+        *(nn.Conv2d(2, 4, 3, padding="valid"), nn.Tanh(), nn.Conv2d(4, 4, (3, 5), padding="same"), nn.Tanh()),
+        *(nn.Conv2d(4, 4, (4, 2), padding="same", dilation=(1, 3)), nn.Tanh()),
+        *(nn.Conv2d(4, 4, 3, padding="same", dilation=2, bias=False), nn.Tanh()),
+        *(nn.Conv2d(4, 4, 3, padding="valid", stride=2, groups=2), nn.Tanh(), nn.Conv2d(4, 2, 2, padding="valid")),
+    )
+    x = randn(3, 2, 9, 8)
+    return Problem(list(net.parameters()), lambda: three(quietly(net, x)))
+
+
+@model
+def convolutions_with_one_number() -> Problem:
+    """Geometry that is given as one number for all dimensions."""
+    first, second, third, x = parameter(3, 2, 3, 3), parameter(3, 4, 3, 3), parameter(2, 4, 2, 2), randn(3, 2, 8, 8)
+
+    def losses() -> Losses:
+        y = functional.conv2d(x, first, None, (2,), (1,), (1,)).tanh()  # type: ignore[arg-type]
+        z = functional.conv_transpose2d(y, second, None, (2,), (1,), (1,)).tanh()  # type: ignore[arg-type]
+        return three(functional.conv2d(z, third, None, (1,), (0,), (2,)))  # type: ignore[arg-type]
+
+    return Problem([first, second, third], losses)
+
+
+@model
+def convolutions_of_other_dimensions() -> Problem:
+    """One and three, with padding by name."""
+    line = nn.Sequential(nn.Conv1d(2, 3, 3, padding="valid"), nn.Tanh(), nn.Conv1d(3, 2, 4, padding="same"))
+    last = nn.Conv3d(3, 2, (2, 3, 2), padding="same", dilation=(2, 1, 1))
+    space = nn.Sequential(nn.Conv3d(2, 3, 2, padding="valid"), nn.Tanh(), last)
+    x, y = randn(3, 2, 9), randn(3, 2, 4, 5, 4)
+
+    def losses() -> Losses:
+        return three(quietly(line, x).mean(dim=2) + quietly(space, y).mean(dim=(2, 3, 4)))
+
+    return Problem(all_params(line, space), losses)
 
 
 @model

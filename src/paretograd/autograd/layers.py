@@ -201,6 +201,11 @@ def _summed(values: Tensor, dims: tuple[int, ...]) -> Tensor:
     return values.sum(dim=dims) if dims else values  # torch takes no dimensions for all
 
 
+def _each(numbers: Sequence[int], dims: int) -> tuple[int, ...]:
+    """One number for each dimension: torch keeps one for all where it was given so, as by ``padding="valid"``."""
+    return tuple(numbers) if len(numbers) == dims else tuple(numbers) * dims
+
+
 class Lookup(Layer):
     """Rows of a table: Embedding. Only the rows that were looked up have a gradient."""
 
@@ -235,12 +240,13 @@ class Convolution(Layer):
     def __init__(self, node: Any, weight: Tensor | None, bias: Tensor | None) -> None:
         super().__init__(node, [p for p in (weight, bias) if p is not None])
         self.arguments = (node._saved_input, node._saved_weight)
+        dims = node._saved_weight.ndim - 2
         self.geometry = (
-            node._saved_stride,
-            node._saved_padding,
-            node._saved_dilation,
+            _each(node._saved_stride, dims),
+            _each(node._saved_padding, dims),
+            _each(node._saved_dilation, dims),
             node._saved_transposed,
-            node._saved_output_padding,
+            _each(node._saved_output_padding, dims),
             node._saved_groups,
         )
         self.mask = [False, weight is not None, bias is not None]
