@@ -5,6 +5,7 @@ The reference is the slow way on the same graph (`support.models.slowly`): one p
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -290,6 +291,39 @@ def test_a_scaler_sees_what_is_not_finite_and_skips_the_step() -> None:
     assert scaler.get_scale() == 2.0**126
     with pytest.raises(pg.ParameterError, match="'raise' or 'propagate'"):
         pg.backward(losses, pg.UPGrad(), nonfinite="ignore")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_logged_run_goes_through_skipped_steps(grouped: bool) -> None:
+    """float16 with a scale that is too large at first: what a skipped step does not know is NaN, and no error."""
+    net, (x, y) = network(), batch(64)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    params = [list(net[:5].parameters()), list(net[5:].parameters())] if grouped else None
+    first = [loss.item() for loss in task_losses(net, x, y)]
+    log, finite, skipped = [], [], []
+    for _ in range(60):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            losses = task_losses(net, x, y)
+        step = pg.backward([scaler.scale(loss) for loss in losses], pg.UPGrad(), params, nonfinite="propagate")
+        log.append({**step.metrics(), "gamma": step.gamma})
+        finite.append(step.finite)
+        if not step.finite:
+            for part in step.groups or [step]:
+                with pytest.raises(pg.ParameterError, match=r"not finite.*nothing to certify.*step\.finite"):
+                    _ = part.certificate
+        scale = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        skipped.append(scaler.get_scale() < scale)
+    assert 10 < sum(skipped) < 50
+    assert [not seen for seen in finite] == skipped
+    for row, known in zip(log, finite, strict=True):
+        assert row.keys() == log[0].keys()
+        assert all(type(value) is float and math.isnan(value) != known for value in row.values()), row
+    last = [loss.item() for loss in task_losses(net, x, y)]
+    assert all(after < before for after, before in zip(last, first, strict=True)), (first, last)
 
 
 @pytest.mark.parametrize("engine", ["gramian", "jacobian"])

@@ -170,8 +170,8 @@ CALLS: dict[str, tuple[Callable[[Tasks], dict[str, Any]], Callable[[list[Tensor]
 
 
 def seen(step: pg.Step, params: list[Tensor]) -> list[Tensor | float]:
-    found: list[Tensor | float] = [step.weights, step.gramian, *(p.grad for p in params if p.grad is not None)]
-    return found if bool(step.weights.isnan().any()) else [*found, step.gamma, *step.metrics().values()]
+    grads = [p.grad for p in params if p.grad is not None]
+    return [step.weights, step.gramian, *grads, step.gamma, *step.metrics().values()]
 
 
 @pytest.mark.parametrize("call", CALLS)

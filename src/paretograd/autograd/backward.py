@@ -64,7 +64,8 @@ def backward(
         per_sample: say that the losses are a vector whose k-th entry depends on the k-th sample of the batch alone: all
             gradients then come from one plain pass, wherever the layers keep samples along their first dimension.
         nonfinite: what to do about a gradient that holds NaN or infinity: raise an error that names its objective and
-            leave every ``.grad`` as it is; or pass it on to ``.grad``, where a ``GradScaler`` sees it and skips.
+            leave every ``.grad`` as it is; or pass it on to ``.grad``, where a ``GradScaler`` sees it and skips. The
+            step is then not `finite`, and its weights are NaN.
         parallel: how processes share the work, once `torch.distributed` is initialised: ``auto`` reads it from the
             model (DDP, `fully_shard`, DTensor parameters); ``data``: all hold the same parameters, and a batch each;
             ``objectives``: all hold the same parameters, and some of the losses each; ``none``: this one works alone.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +22,9 @@ from paretograd.solvers.stationarity import gamma_of
 
 class Step:
     """One step: its weights and Gramian, and on demand what is known about it.
+
+    Where a gradient held NaN or infinity and was passed on (``nonfinite="propagate"``), nothing is known: weights,
+    Gramian, gamma and metrics are NaN, there is no certificate, and `finite` is False.
 
     Attributes:
         weights: shape ``(m,)``, float64; the direction of the shared parameters is ``sum_k weights_k g_k``. For
@@ -43,8 +48,15 @@ class Step:
         return cls(weights, total, groups[0]._aggregator, groups, max(step._eps for step in groups))
 
     @cached_property
+    def finite(self) -> bool:
+        """Whether all gradients were finite, so that there are weights; if not, ``.grad`` holds what was not."""
+        return bool(np.isfinite(as_array(self.weights)).all() and np.isfinite(as_array(self.gramian)).all())
+
+    @cached_property
     def gamma(self) -> float:
         """Distance to Pareto stationarity: the length of the shortest convex combination of the gradients."""
+        if not self.finite:
+            return math.nan
         return gamma_of(as_array(self.gramian), self._eps)
 
     @cached_property
@@ -52,22 +64,29 @@ class Step:
         """What the theory promises about this step, for the rule's own F."""
         if self.groups:
             raise ParameterError("groups that were aggregated apart have a certificate each: see step.groups")
+        if not self.finite:
+            raise ParameterError(
+                "this step is not finite: a gradient held NaN or infinity, which went on to .grad as "
+                "nonfinite='propagate' says, so that there is nothing to certify. Ask step.finite first"
+            )
         F: Literal["mean", "sum"] = "mean" if self._aggregator.guarantee.F == MEAN else "sum"
         return certificate_of(as_array(self.gramian), as_array(self.weights), F, self._eps)
 
     def metrics(self, prefix: str = "mo/") -> dict[str, float]:
-        """A flat dict of floats, for any tracker."""
+        """A flat dict of floats, for any tracker; the same keys, with NaN for all, where the step is not finite."""
         if self.groups:
             parts = [step.metrics(f"{prefix}group/{number}/") for number, step in enumerate(self.groups)]
             return {key: value for part in parts for key, value in part.items()}
         weights = self.weights.detach().cpu()
         norms = self.gramian.diagonal().clamp(min=0.0).sqrt().cpu()
-        found = {
-            "gamma": self.certificate.gamma,
-            "norm": self.certificate.norm,
-            "conflicts": float(len(self.certificate.conflicts)),
-            "alignment": self.certificate.alignment,
-        }
+        found = dict.fromkeys(("gamma", "norm", "conflicts", "alignment"), math.nan)
+        if self.finite:
+            found = {
+                "gamma": self.certificate.gamma,
+                "norm": self.certificate.norm,
+                "conflicts": float(len(self.certificate.conflicts)),
+                "alignment": self.certificate.alignment,
+            }
         found |= {f"weight/{k}": float(w) for k, w in enumerate(weights)}
         found |= {f"gradient_norm/{k}": float(g) for k, g in enumerate(norms)}
         return {f"{prefix}{key}": value for key, value in found.items()}

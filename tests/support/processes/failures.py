@@ -65,6 +65,8 @@ def not_finite(rank: int, size: int) -> list[Comparison]:
         told(lambda: pg.gramian(losses(True)), pg.NonFiniteGradientError, "objective 1")
         step = pg.backward(losses(True), pg.UPGrad(), nonfinite="propagate")
         assert step.weights.isnan().all(), name
+        assert not step.finite, name
+        assert all(value != value for value in step.metrics().values()), name
         assert not flat_grad(model).isfinite().all(), name
         model.zero_grad()
         pg.backward(losses(False), pg.UPGrad())
