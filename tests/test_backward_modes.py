@@ -96,6 +96,21 @@ def test_gradients_whose_squares_leave_single_precision(factor: float, engine: s
     run(net, [a, b * factor, c], engine, 1e-5)
 
 
+@pytest.mark.parametrize("factors", [(1e-25, 1e-25, 1e-25), (1e-25, 1e-21, 1e-25), (1e25, 1e25, 1e25)])
+def test_so_may_all_of_them(factors: tuple[float, ...], engine: str) -> None:
+    """Where all squares underflow, the Gramian is zero at first; the gradients are not."""
+    net, (x, y) = network(), batch()
+    losses = [factor * loss for factor, loss in zip(factors, task_losses(net, x, y), strict=True)]
+    run(net, losses, engine, 1e-5)
+
+
+def test_no_gradient_at_all(engine: str) -> None:
+    net, (x, y) = network(), batch()
+    step = pg.backward([0.0 * loss for loss in task_losses(net, x, y)], pg.UPGrad(), engine=engine)
+    assert not step.gramian.any()
+    assert all(not param.grad.any() for param in net.parameters())
+
+
 def test_autocast(engine: str) -> None:
     """Products in bfloat16, rounding 8e-3, in another order than the reference's; LayerNorm in float32."""
     net, (x, y) = network(), batch()

@@ -23,6 +23,7 @@ from paretograd.autograd.graph import Graph, Use
 from paretograd.autograd.layers import Layer, Part
 from paretograd.autograd.operations import layer_of
 from paretograd.autograd.products import accumulator, combination, rounding, row_gramian
+from paretograd.autograd.ranges import out_of_range
 from paretograd.autograd.rows import gradient_rows, not_finite, streamed_rows, weighted_gradients
 from paretograd.autograd.source import Losses, Source
 from paretograd.errors import NonFiniteGradientError
@@ -38,9 +39,6 @@ _FEW = 4096
 
 #: Rows of at most this many numbers are multiplied together with others.
 _SHORT = 4096
-
-#: Squared norms outside these lose digits, or all, in sums of float32 products.
-_SMALL, _LARGE = 1e-20, 1e30
 
 
 class Pullback:
@@ -159,11 +157,10 @@ class Pullback:
 
     def _wanted_scales(self) -> Tensor | None:
         """Factors that bring squared norms back into the range of float32; None if all are in it."""
-        squares, largest = self.array.diagonal(), abs(self.array).max(axis=1, initial=0.0)
-        large = ~(squares <= _LARGE)
-        small = (squares < _SMALL) & (largest > 0.0)
-        if self.eps < 1e-15 or not (large | small).any():
+        found = out_of_range(self.array) if self.eps > 1e-15 else None
+        if found is None:
             return None
+        large, small = found
         return torch.from_numpy(np.where(large, 2.0**-60, np.where(small, 2.0**50, 1.0)))
 
     def _check_finite(self) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from paretograd.autograd.backward import accumulate
 from paretograd.autograd.hooks import set_aside
 from paretograd.autograd.processes import Call
+from paretograd.autograd.ranges import out_of_range
 from paretograd.autograd.rows import note_unbatchable
 from paretograd.autograd.step import Step
 from paretograd.distributed.agreement import raise_together, remember
@@ -19,9 +20,6 @@ from paretograd.distributed.replicas import ReplicaRows
 from paretograd.distributed.shards import ShardRows
 from paretograd.errors import NonFiniteGradientError
 from paretograd.geometry.gramian import as_array
-
-#: Squared norms outside these lose digits, or all, in sums of float32 products.
-_SMALL, _LARGE = 1e-20, 1e30
 
 Rows = ReplicaRows | ShardRows
 
@@ -92,7 +90,7 @@ def _differentiate(work: Work, call: Call) -> tuple[Rows, Tensor]:
             total = _summed(work, rows, exact=False)
     if not np.isfinite(as_array(total)).all():
         raise_together(work.layout.ranks, rows.problem)
-    if rows.eps > 1e-15 and _leaves_range(total):
+    if rows.eps > 1e-15 and out_of_range(as_array(total)) is not None:
         total = _summed(work, rows, exact=True)
     if not np.isfinite(as_array(total)).all():
         raise _NotFiniteError(rows, _at_fault(work, rows, total))
@@ -115,13 +113,6 @@ def _summed(work: Work, rows: Rows, exact: bool) -> Tensor:
     whole[:, upper[0], upper[1]] = total
     whole[:, upper[1], upper[0]] = total
     return whole
-
-
-def _leaves_range(gramians: Tensor) -> bool:
-    """Whether float32 sums may have lost digits."""
-    arrays = as_array(gramians)
-    squares, largest = arrays.diagonal(axis1=1, axis2=2), abs(arrays).max(axis=2, initial=0.0)
-    return bool((~(squares <= _LARGE) | ((squares < _SMALL) & (largest > 0.0))).any())
 
 
 def _at_fault(work: Work, rows: Rows, gramians: Tensor) -> list[int]:

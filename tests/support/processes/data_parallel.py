@@ -207,6 +207,21 @@ def mixed_precision(rank: int, size: int) -> list[Comparison]:
     return found
 
 
+@case(2)
+def tiny_and_huge(rank: int, size: int) -> list[Comparison]:
+    """Gradients of float32 whose squares leave its range, all of them; the reference is in float64."""
+    found = []
+    for factor in (1e-25, 1e25):
+        model, x = Tasks(dtype=torch.float32), batch(0, 4 * size)
+        alone, wrapped = Alone(model.double(), pg.MGDA()), DistributedDataParallel(model.float())
+        other = alone.step(lambda net, x=x: task_losses(net(x)))
+        losses = task_losses(wrapped(part(x, rank, size).float()))
+        step = pg.backward([factor * loss for loss in losses], pg.MGDA())
+        found.append(Comparison(f"weights, {factor:g}", step.weights, other.weights, 1e-4))
+        found.append(Comparison(f"Gramian, {factor:g}", step.gramian / factor / factor, other.gramian, 1e-5))
+    return found
+
+
 class NoBatching(torch.autograd.Function):
     """An operation whose backward pass cannot be batched."""
 
