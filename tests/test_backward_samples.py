@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import paretograd as pg
+from paretograd.autograd import backward as backward_module
 
 #: Sums of float64 products, over layers of a few hundred numbers.
 TOLERANCE = 1e-12
@@ -87,3 +89,71 @@ def test_a_sample_that_is_not_finite_is_named() -> None:
         pg.backward(per_sample_loss(net(x)), pg.MGDA(), per_sample=True)
     assert caught.value.objectives == [2]
     assert net.weight.grad is None
+
+
+# ---- the range of float32 --------------------------------------------------------------------------------------------
+
+
+def in_one_pass(losses: Tensor, monkeypatch: pytest.MonkeyPatch) -> pg.Step:
+    """The step, which fails if it goes the long way."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the long way")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backward_module, "Pullback", refuse)
+        return pg.backward(losses, pg.MGDA(), per_sample=True)
+
+
+def exactly(make: Callable[[], tuple[nn.Module, Tensor]], factors: Tensor) -> tuple[nn.Module, Tensor, Tensor, pg.Step]:
+    """A float32 model with its inputs and losses, and the step of the same in float64."""
+    torch.manual_seed(0)
+    net, x = make()
+    exact = copy.deepcopy(net).double()
+    expected = pg.backward(per_sample_loss(exact(x.double())) * factors, pg.MGDA(), engine="jacobian")
+    return net, x, per_sample_loss(net(x)) * factors.float(), expected
+
+
+def difference(gramian: Tensor, expected: Tensor) -> float:
+    """The largest, relative to the norms of the two gradients."""
+    norms = expected.diagonal().sqrt()
+    return float(((gramian - expected) / norms / norms[:, None]).nan_to_num().abs().max())
+
+
+@pytest.mark.parametrize("make", [mlp, cnn])
+@pytest.mark.parametrize("factor", [1e-30, 1e-25, 1e-22, 1e-20, 1e-15, 1e15, 1e20, 1e25, 1e30])
+def test_gradients_whose_squares_leave_single_precision(
+    make: Callable[[], tuple[nn.Module, Tensor]], factor: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1e-5 allows for a hundred roundings of float32; weights amplify them."""
+    net, x, losses, expected = exactly(make, torch.full((len(make()[1]),), factor, dtype=torch.float64))
+    step = in_one_pass(losses, monkeypatch)
+    assert difference(step.gramian, expected.gramian) <= 1e-5
+    assert (step.weights - expected.weights).abs().max() <= 1e-4
+    found = [param.grad / factor for param in net.parameters()]
+    wanted = torch.autograd.grad(per_sample_loss(net(x)) @ step.weights.float(), list(net.parameters()))
+    scale = max(float(grad.abs().max()) for grad in wanted)
+    assert all((a - b).abs().max() <= 1e-5 * scale for a, b in zip(found, wanted, strict=True))
+
+
+@pytest.mark.parametrize("make", [mlp, cnn])
+def test_samples_of_every_size(make: Callable[[], tuple[nn.Module, Tensor]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 1e-30 to 1e30 in one batch, with one that has no gradient at all."""
+    factors = torch.logspace(-30, 30, len(make()[1]), dtype=torch.float64)
+    factors[1] = 0.0
+    _, _, losses, expected = exactly(make, factors)
+    step = in_one_pass(losses, monkeypatch)
+    assert difference(step.gramian, expected.gramian) <= 1e-5
+    assert bool((step.gramian[1] == 0.0).all())
+
+
+def test_gradients_that_leave_single_precision_themselves() -> None:
+    """Finite at the output, but not at the weight: named as on the long way, and nothing is changed."""
+    net = nn.Linear(3, 1)
+    factors = torch.tensor([1.0, 1e30, 1.0])
+    x = torch.tensor([[1.0, 2.0, 0.0], [1e10, 0.0, 0.0], [0.0, 1.0, 1.0]])
+    for per_sample in (False, True):
+        with pytest.raises(pg.NonFiniteGradientError) as caught:
+            pg.backward(net(x).flatten() * factors, pg.UPGrad(), per_sample=per_sample)
+        assert caught.value.objectives == [1]
+        assert net.weight.grad is None

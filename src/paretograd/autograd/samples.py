@@ -7,21 +7,32 @@ of rows is made.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from paretograd.autograd.engine import fitted, split_layers
 from paretograd.autograd.graph import Graph
 from paretograd.autograd.layers import Layer
-from paretograd.autograd.products import rounding
+from paretograd.autograd.products import accumulator, rounding
+from paretograd.autograd.ranges import LARGE, SMALL
 from paretograd.autograd.rows import gradients_of_one
 from paretograd.errors import NonFiniteGradientError, ParameterError
 from paretograd.geometry.gramian import as_array
 
 #: How far a gradient may be off, in units of the rounding of its dtype, before the samples are found to be mixed.
 _SLACK = 1e4
+
+#: Powers of two that float32 holds, and so does their inverse.
+_POWERS = 126
+
+#: Norms up to this have entries that float32 holds; beyond, it takes a look at the gradients themselves.
+_REPRESENTABLE = 0.1 * torch.finfo(torch.float32).max
+
+#: Layers, each with the gradients of its output.
+Pairs = Sequence[tuple[Layer, Tensor]]
 
 
 class SamplePullback:
@@ -34,13 +45,10 @@ class SamplePullback:
         eps: rounding of its entries, relative to the norms of the gradients.
     """
 
-    def __init__(
-        self, losses: Tensor, params: Sequence[Tensor], layers: Sequence[tuple[Layer, Tensor]], gramian: Tensor
-    ) -> None:
+    def __init__(self, losses: Tensor, params: Sequence[Tensor], layers: Pairs, gramian: Tensor) -> None:
         self._layers, self.gramian, self.array, self.passes = layers, gramian, as_array(gramian), False
         self.eps = max(rounding(param) for param in params)
-        squares = self.gramian.diagonal()
-        bad = (~torch.isfinite(squares)).nonzero().flatten().tolist()
+        bad = np.flatnonzero(~np.isfinite(self.array.diagonal())).tolist()
         if bad:
             raise NonFiniteGradientError(bad)
         self._check_apart(losses, params)
@@ -90,10 +98,51 @@ def by_samples(losses: Sequence[Tensor] | Tensor, params: Sequence[Tensor], grap
         allow_unused=True,
     )
     pairs = [(layer, grad) for layer, grad in zip(layers, grads, strict=True) if grad is not None]
-    gramian = torch.zeros(m, m, dtype=torch.float64, device=losses.device)
+    gramian = _summed(pairs, losses)
+    if gramian is not None and max(rounding(param) for param in params) > 1e-15:
+        gramian = _in_range(gramian, pairs, losses)
+    return None if gramian is None else SamplePullback(losses, params, pairs, gramian)
+
+
+def _summed(pairs: Iterable[tuple[Layer, Tensor]], losses: Tensor) -> Tensor | None:
+    """The Gramian; None where a layer does not keep samples apart."""
+    m = len(losses)
+    total = torch.zeros(m, m, dtype=torch.float64, device=losses.device)
     for layer, grad in pairs:
         part = layer.sample_gramian(grad)
         if part is None:
             return None
-        gramian += part.to(losses.device)
-    return SamplePullback(losses, params, pairs, gramian)
+        total += part.to(losses.device)
+    return total
+
+
+def _in_range(gramian: Tensor, pairs: Pairs, losses: Tensor) -> Tensor | None:
+    """The Gramian, from gradients that are brought to a size of one first where float32 does not hold their squares.
+
+    None where it does not hold the gradients themselves, perhaps.
+    """
+    squares = as_array(gramian).diagonal()
+    lost = ~((squares >= SMALL) & (squares <= LARGE))
+    if not (lost.any() and pairs):
+        return gramian
+    largest = torch.stack([grad.abs().reshape(len(grad), -1).amax(dim=1).to(gramian) for _, grad in pairs]).amax(dim=0)
+    sizes = as_array(largest)
+    bad = np.flatnonzero(~np.isfinite(sizes)).tolist()
+    if bad:
+        raise NonFiniteGradientError(bad)
+    if not sizes[lost].any():
+        return gramian  # gradients of zeros have squares of zero
+    scales = np.exp2(-np.frexp(sizes)[1].clip(-_POWERS, _POWERS).astype(np.float64))
+    factors = torch.from_numpy(scales).to(gramian.device)
+    scaled = _summed(((layer, _times(grad, factors)) for layer, grad in pairs), losses)
+    assert scaled is not None  # as it was not before
+    scaled /= factors
+    scaled /= factors[:, None]
+    norms = np.sqrt(as_array(scaled).diagonal())
+    return scaled if (norms <= _REPRESENTABLE).all() else None
+
+
+def _times(grad: Tensor, factors: Tensor) -> Tensor:
+    """The gradient of each sample times a factor of its own."""
+    long = grad.to(accumulator(grad.dtype))
+    return long * factors.to(long).reshape(-1, *(1,) * (long.ndim - 1))
