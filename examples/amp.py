@@ -1,8 +1,8 @@
 """Mixed precision: bfloat16 or float16 autocast, with a GradScaler for float16.
 
 The losses are computed under autocast, and `pg.backward` is called after it, as `backward` would be. Gradients arrive
-in the dtype of the parameters; inner products and weights are computed in float64. float16 needs a scaler, which
-takes two changes to the usual loop:
+in the dtype of the parameters; their products are float32 and summed in float64, which weights are computed in. float16
+needs a scaler, which takes two changes to the usual loop:
 
 - scale each loss, and not their sum. The rule has to be of degree one (`rule.guarantee.degree`), as most are: then the
   direction scales with the losses, and unscaling gives what it would have been.

@@ -90,7 +90,7 @@ def test_dependent_gradients_in_single_precision(name: str, engine: str) -> None
 
 @pytest.mark.parametrize("factor", [1e-25, 1e25])
 def test_gradients_whose_squares_leave_single_precision(factor: float, engine: str) -> None:
-    """``pg.gramian`` multiplies float32 rows in float64, for norms of 1e-25 and 1e25 alike; so does this."""
+    """``pg.gramian(J)`` multiplies float32 rows in float64, so that norms of 1e-25 and 1e25 are alike; here, too."""
     net, (x, y) = network(), batch()
     a, b, c = task_losses(net, x, y)
     run(net, [a, b * factor, c], engine, 1e-5)
