@@ -376,3 +376,41 @@ def test_a_blend_keeps_the_state_of_its_parts() -> None:
     first = blend.weights(G)
     blend.load_state_dict(state)
     assert torch.equal(blend.weights(G), first)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (6, 3), (4, 1), (2, 5)])
+@pytest.mark.parametrize("scale", [1e-8, 1e-3, 1.0, 1e2, 1e4, 1e6, 1e7, 1e8, 1e10, 1e15])
+def test_an_s_in_torch_is_as_exact_as_its_family_at_any_scale(shape: tuple[int, int], scale: float) -> None:
+    """Rounding in x moves the slopes of s by all they are from norms of 1e8 on, but not the direction."""
+    J = scale * draw(*shape, seed=sum(shape))
+    G = pg.gramian(J)
+    found, exact = (pg.Subproblem(s).solve(G) for s in (soft_worst_case, sp.Entropic(1.0)))
+    terms = float(J.norm(dim=1) @ exact.weights)
+    assert found.status.ok
+    assert float((J.T @ (found.weights - exact.weights)).norm()) <= 1e-12 * terms
+    assert bool((found.weights >= 0.0).all())
+
+
+def softplus(x: Tensor) -> Tensor:
+    """No risk measure: a slope runs from 1 to 0, so that nothing is known of the sum of the multipliers."""
+    return (torch.nn.functional.softplus(-x) - math.log(2.0)).sum()
+
+
+def exponential(x: Tensor) -> Tensor:
+    return torch.expm1(-x).sum()
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e3, 1e6, 1e8, 1e10, 1e15])
+@pytest.mark.parametrize("s", [softplus, soft_worst_case, exponential])
+def test_an_s_in_torch_that_cannot_be_solved_says_so(s: Callable[[Tensor], Tensor], scale: float) -> None:
+    """At norms of 1e15, duplicate and nearly opposite gradients included: an answer, and a residual that owns up."""
+    J = draw(5, 4, seed=3)
+    J[1], J[4] = J[0], -J[0] + 1e-9 * J[2]
+    G = pg.gramian(scale * J)
+    solution = pg.Subproblem(s).solve(G)
+    assert isinstance(solution, pg.SubproblemSolution)
+    assert bool(torch.isfinite(solution.weights).all())
+    if s is not exponential:  # whose values magnify the rounding of x
+        assert abs(solution.gap) <= max(1e-9, 10.0 * solution.residual) * (1.0 + float(G.diagonal().max()))
+    if not solution.status.ok:
+        assert solution.residual > 1e-13

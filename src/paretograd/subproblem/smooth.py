@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +15,8 @@ from paretograd.guarantees import Hypothesis
 from paretograd.solvers.min_norm import min_norm_point
 from paretograd.solvers.nonneg_qp import factor
 from paretograd.subproblem import probing
-from paretograd.subproblem.scalarization import CONVEX, DECREASING, DualPoint, Quadratic
+from paretograd.subproblem.newton import Function, Jet, Problem, minimise
+from paretograd.subproblem.scalarization import CONVEX, DECREASING, TRANSLATION, DualPoint, Quadratic
 from paretograd.subproblem.written import Written
 
 
@@ -34,6 +34,7 @@ class Smooth(Written):
 
     def __init__(self, function: Callable[[Tensor], Tensor], risk: bool = False) -> None:
         super().__init__(function, risk)
+        self._risks: dict[int, bool] = {}
 
     def value(self, x: Array) -> float:
         found = self.function(torch.from_numpy(np.array(x)))
@@ -58,69 +59,27 @@ class Smooth(Written):
         start = self._start(problem, L, x0)
         if start is None:
             return DualPoint(np.zeros(unit.m), 0.0, 0.0, 0, stationary=True)
-        x, slope, residual, steps = self._newton(L, x0, beta, *start)
-        # The gradient of s at x is where <-lambda, x> - s(x) is largest: that is the conjugate, exactly.
-        return DualPoint(-slope, float(slope @ x) - self.value(x), residual, steps)
+        point = minimise(Function(self.value, self._jet), Problem(L, x0, beta), start, lambda: self._is_risk(unit.m))
+        return DualPoint(point.multipliers, point.conjugate, point.residual, point.steps)
 
-    def _start(self, problem: Quadratic, L: Array, x0: Array) -> tuple[Array, _Jet] | None:
-        """A point at which s has derivatives, and these: the centre, or else a multiple of MGDA's direction."""
-        jet = self._jet(x0)
-        if jet is not None:
-            return np.zeros(L.shape[1]), jet
+    def _is_risk(self, m: int) -> bool:
+        """Whether s is a risk measure, by the claim or at sampled points."""
+        if m not in self._risks:
+            self._risks[m] = self.risk or probing.check_translation(self.value, m, TRANSLATION).holds
+        return self._risks[m]
+
+    def _start(self, problem: Quadratic, L: Array, x0: Array) -> Array | None:
+        """A point at which s has derivatives: the centre, or else a multiple of MGDA's direction."""
+        if self._jet(x0) is not None:
+            return np.zeros(L.shape[1])
         nearest = min_norm_point(problem.unit)
         along = L.T @ nearest.weights
         for t in () if nearest.stationary else (1.0, 1e-2, 1e2, 1e-4, 1e4, 1e-6, 1e6):
-            jet = self._jet(x0 + L @ (t * along))
-            if jet is not None:
-                return np.asarray(t * along), jet
+            if self._jet(x0 + L @ (t * along)) is not None:
+                return np.asarray(t * along)
         return None
 
-    def _newton(self, L: Array, x0: Array, beta: float, p: Array, jet: _Jet) -> tuple[Array, Array, float, int]:
-        """Damped Newton steps until the optimality condition ``p = -beta L' grad s`` holds to rounding."""
-        best, best_residual, stalled, steps = (x0 + L @ p, jet.slope), math.inf, 0, 0
-        while steps < 200:
-            steps += 1
-            pull = L.T @ jet.slope
-            gradient = pull + p / beta
-            terms = np.abs(L.T) @ np.abs(jet.slope) + np.abs(p) / beta
-            residual = float(np.abs(gradient).max() / terms.max()) if terms.max() > 0.0 else 0.0
-            if residual < best_residual:
-                best, best_residual, stalled = (x0 + L @ p, jet.slope), residual, 0
-            else:
-                stalled += 1
-            if residual <= 1e-16 * (4 + len(x0)) or (stalled >= 3 and best_residual < 1e-10) or stalled >= 20:
-                break
-            hessian = L.T @ jet.curvature @ L
-            hessian.ravel()[:: len(p) + 1] += 1.0 / beta
-            step = np.asarray(-np.linalg.solve(hessian, gradient), dtype=np.float64)
-            moved = self._line_search(L, x0, beta, p, step, jet, float(gradient @ step))
-            if moved is None:
-                break
-            p, jet = moved
-        return *best, best_residual, steps
-
-    def _line_search(
-        self, L: Array, x0: Array, beta: float, p: Array, step: Array, jet: _Jet, descent: float
-    ) -> tuple[Array, _Jet] | None:
-        """The first step length of 1, 1/2, ... that makes progress; None if there is none.
-
-        Progress is a lower value or, where values differ by rounding only, a slope along the step that has shrunk:
-        along a line, a convex function falls until its slope is zero.
-        """
-        here = jet.value + 0.5 * float(p @ p) / beta
-        t = 1.0
-        for _ in range(60):
-            trial = p + t * step
-            value = self.value(x0 + L @ trial) + 0.5 * float(trial @ trial) / beta
-            lower = value <= here + 1e-4 * t * descent
-            if lower or value <= here + 1e-6 * (1.0 + abs(here)):
-                found = self._jet(x0 + L @ trial)
-                if found is not None and (lower or (found.slope @ L + trial / beta) @ step <= -0.5 * descent):
-                    return trial, found
-            t *= 0.5
-        return None
-
-    def _jet(self, x: Array) -> _Jet | None:
+    def _jet(self, x: Array) -> Jet | None:
         """Value, gradient and Hessian at x; None where one of them is not finite."""
         value = self.value(x)
         if not math.isfinite(value):
@@ -130,15 +89,15 @@ class Smooth(Written):
         with torch.enable_grad():
             y = self.function(point).reshape(())
             if not y.requires_grad:  # constant
-                return _Jet(value, np.zeros_like(x), np.zeros((len(x), len(x))))
+                return Jet(value, np.zeros_like(x), np.zeros((len(x), len(x))))
             (slope,) = torch.autograd.grad(y, point, create_graph=True)
         if not bool(torch.isfinite(slope).all()):
             return None
         if not slope.requires_grad:  # linear
-            return _Jet(value, as_array(slope), np.zeros((len(x), len(x))))
+            return Jet(value, as_array(slope), np.zeros((len(x), len(x))))
         eye = torch.eye(len(x), dtype=torch.float64, device="cpu")
         (curvature,) = torch.autograd.grad(slope, point, eye, is_grads_batched=True)
-        return _Jet(value, as_array(slope), as_array(curvature)) if bool(torch.isfinite(curvature).all()) else None
+        return Jet(value, as_array(slope), as_array(curvature)) if bool(torch.isfinite(curvature).all()) else None
 
     def hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
         return self._completed(
@@ -150,9 +109,3 @@ class Smooth(Written):
     def surrogate(self, m: int) -> Array | None:
         jet = self._jet(np.zeros(m))
         return probing.find_surrogate(self.value, m) if jet is None else -jet.slope
-
-
-class _Jet(NamedTuple):
-    value: float
-    slope: Array
-    curvature: Array
