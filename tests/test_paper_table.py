@@ -103,6 +103,7 @@ def cvar(x: cp.Expression, eps: float, m: int) -> cp.Expression:
     return (part + (tail - whole) * cp.sum_largest(-x, whole + 1)) / tail if tail > whole else part / tail
 
 
+@pytest.mark.filterwarnings("ignore:inexact weights")  # the conic solver knows its answer for IMTL-G to 1e-4 only
 @pytest.mark.parametrize("name", IN_CVXPY)
 def test_cvxpy_gives_the_dedicated_direction(name: str) -> None:
     """To 1e-6, about what an interior-point method reaches for the weights; 1/x magnifies that a little."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paretograd.aggregators.inexact import warn_if_inexact
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import (
     Array,
@@ -56,8 +57,15 @@ class Aggregator(ABC):
         """What the theory promises about every direction of this rule."""
 
     @abstractmethod
-    def _outcome(self, G: Array, eps: float) -> Outcome:
+    def _answer(self, G: Array, eps: float) -> Outcome:
         """Weights for one Gramian in float64, whose entries are off by about ``eps``; it may be anything square."""
+
+    def _outcome(self, G: Array, eps: float) -> Outcome:
+        """The same for callers who hand on the weights alone: it warns where they are not exact."""
+        outcome = self._answer(G, eps)
+        if not outcome.status.ok:
+            warn_if_inexact(self, outcome.status, outcome.residual, eps)
+        return outcome
 
     def solve(self, gramian: Tensor) -> Solution:
         """Weights for a Gramian, with the evidence for them.
@@ -75,15 +83,18 @@ class Aggregator(ABC):
         return Solution.of_batch(stacked.reshape(gramian.shape[:-1]), items)
 
     def _solution(self, G: Array, eps: float, like: Tensor) -> Solution:
-        outcome = self._outcome(G, eps)
+        outcome = self._answer(G, eps)
         return Solution(as_tensor(outcome.weights, like), outcome.status, outcome.residual, outcome.steps)
 
     def weights(self, gramian: Tensor) -> Tensor:
-        """Weights of shape ``(..., m)``, in the Gramian's dtype and on its device."""
+        """Weights of shape ``(..., m)``, in the Gramian's dtype and on its device; a poor solve is warned of."""
         array, eps = _read(gramian)
         if array.ndim == 2:  # the common case, without the evidence
             return as_tensor(self._outcome(array, eps).weights, gramian)
-        return self.solve(gramian).weights
+        solution = self.solve(gramian)
+        if not solution.status.ok:
+            warn_if_inexact(self, solution.status, solution.residual, eps)
+        return solution.weights
 
     def __call__(self, jacobian: Tensor) -> Tensor:
         """The direction, shape ``(..., n)``, from a Jacobian ``(..., m, n)`` with one row per objective.
@@ -136,7 +147,7 @@ class GramianAggregator(Aggregator):
     def _solve(self, unit: UnitGramian) -> Outcome:
         """Weights for one Gramian."""
 
-    def _outcome(self, G: Array, eps: float) -> Outcome:
+    def _answer(self, G: Array, eps: float) -> Outcome:
         unit = unit_gramian(G, eps)
         outcome = self._solve(unit)
         if outcome.status is Status.INACCURATE:

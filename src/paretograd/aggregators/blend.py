@@ -76,9 +76,9 @@ class Blend(Aggregator):
                 steps.enter_context(rule.one_step())
             yield
 
-    def _outcome(self, G: Array, eps: float) -> Outcome:
+    def _answer(self, G: Array, eps: float) -> Outcome:
         with self.one_step():  # of all parts, or of none if one of them fails
-            outcomes = [rule._outcome(G, eps) for rule in self.aggregators]
+            outcomes = [rule._answer(G, eps) for rule in self.aggregators]
         weights = np.einsum("j,jk->k", self.weights_of_rules, np.stack([outcome.weights for outcome in outcomes]))
         return Outcome(
             weights,

@@ -60,7 +60,7 @@ class Mean(Aggregator):
         uniform.fill(1.0 / m)
         return torch.from_numpy(uniform)
 
-    def _outcome(self, G: Array, eps: float) -> Outcome:
+    def _answer(self, G: Array, eps: float) -> Outcome:
         m = len(G)
         check_finite(G)
         if self._fixed is None:

@@ -135,8 +135,8 @@ class Mixed(Aggregator):
             self._answered = True
             return answer
 
-    def _outcome(self, G: Array, eps: float) -> Outcome:
-        return self._act(lambda rule: rule._outcome(G, eps))
+    def _answer(self, G: Array, eps: float) -> Outcome:
+        return self._act(lambda rule: rule._answer(G, eps))
 
     def solve(self, gramian: Tensor) -> Solution:
         return self._act(lambda rule: rule.solve(gramian))

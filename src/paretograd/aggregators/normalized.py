@@ -44,8 +44,8 @@ class Normalized(Aggregator):
     def one_step(self) -> AbstractContextManager[None]:
         return self.aggregator.one_step()
 
-    def _outcome(self, G: Array, eps: float) -> Outcome:
-        outcome = self.aggregator._outcome(G, eps)
+    def _answer(self, G: Array, eps: float) -> Outcome:
+        outcome = self.aggregator._answer(G, eps)
         size = float(abs(outcome.weights).sum())
         return outcome._replace(weights=outcome.weights / size) if size > 0.0 else outcome
 

@@ -55,7 +55,7 @@ class RGW(Aggregator):
         row = self._next(m)
         return self._singles[row]
 
-    def _outcome(self, G: Array, eps: float) -> Outcome:
+    def _answer(self, G: Array, eps: float) -> Outcome:
         check_finite(G)
         row = self._next(len(G))
         return Outcome(torch.softmax(self._normals[row].double(), dim=0).numpy())

@@ -196,7 +196,7 @@ class Subproblem(Aggregator):
             status = Status.APPROXIMATE
         return found, status
 
-    def _outcome(self, G: Array, eps: float) -> Outcome:
+    def _answer(self, G: Array, eps: float) -> Outcome:
         found, status = self._find(G, eps)
         return Outcome(found.weights, status, found.residual, found.steps)
 
