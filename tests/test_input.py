@@ -58,6 +58,37 @@ def test_all_gradients_tiny_or_huge(row: Row, scale: float) -> None:
     assert torch.allclose(row.make()(J) / scale**degree, base, rtol=1e-9, atol=1e-12 * float(base.abs().max()))
 
 
+@rows
+@pytest.mark.parametrize("scale", [1e-139, 1e-141, 1e-148, 1e-152, 1e-160, 1e-300])
+def test_squares_that_underflow(row: Row, scale: float) -> None:
+    """A Jacobian is scaled before it is squared; a Gramian keeps its digits as long as float64 does."""
+    J = torch.randn(row.objectives, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    base, factor = row.make()(J), scale ** row.make().guarantee.degree
+    close = {"rtol": 1e-9, "atol": 1e-11 * float(base.abs().max())}
+    assert torch.allclose(row.make()(scale * J) / factor, base, **close)
+    batch = torch.stack([J, scale * J, torch.zeros_like(J)])
+    both = row.make()(batch)
+    assert torch.isfinite(both).all()
+    if not row.make().state_dict():  # each member of a batch draws anew
+        assert torch.allclose(both[0], base, **close)
+        assert torch.allclose(both[1] / factor, base, **close)
+    if scale >= 1e-152:
+        assert torch.allclose(row.make().weights(pg.gramian(scale * J)) @ (scale * J) / factor, base, **close)
+
+
+def test_squares_that_underflow_show_no_conflict() -> None:
+    J = torch.tensor([[3.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
+    G = pg.gramian(1e-148 * J)
+    assert pg.certify(G, pg.UPGrad().weights(G)).non_conflicting
+    assert float(pg.stationarity(G)) == pytest.approx(1e-148 * float(pg.stationarity(pg.gramian(J))), rel=1e-9, abs=0.0)
+
+
+def test_a_rule_without_a_degree_takes_small_gradients_as_they_are() -> None:
+    rule, J = pg.Subproblem(pg.subproblem.Entropic(1.0)), torch.tensor([[3.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
+    assert torch.allclose(rule(1e-150 * J) / 1e-150, J.mean(dim=0))
+    assert not rule(1e-300 * J).any()
+
+
 @pytest.mark.parametrize("rule", [pg.UPGrad(), pg.MGDA(), pg.Mean()], ids=repr)
 @pytest.mark.parametrize(
     ("given", "error", "words"),

@@ -21,8 +21,11 @@ from paretograd.geometry.gramian import (
     as_array,
     check_gramian,
     combine,
+    enlarge,
     gramian,
     quick_gramian,
+    scale_by_power,
+    underflows,
     unit_gramian,
 )
 from paretograd.guarantees import Guarantee
@@ -103,8 +106,13 @@ class Aggregator(ABC):
         products are float32's; the result has the Jacobian's dtype.
         """
         quick = quick_gramian(jacobian)
-        weights = self.weights(gramian(jacobian)) if quick is None else torch.from_numpy(self._outcome(*quick).weights)
-        return combine(weights, jacobian)
+        if quick is not None:
+            return combine(torch.from_numpy(self._outcome(*quick).weights), jacobian)
+        G = gramian(jacobian)
+        if underflows(jacobian, G) and (degree := self.guarantee.degree) is not None:
+            large, exponent = enlarge(jacobian)
+            return scale_by_power(combine(self.weights(gramian(large)), large), degree * exponent[..., None])
+        return combine(self.weights(G), jacobian)
 
     def one_step(self) -> AbstractContextManager[None]:
         """All calls within count as one step, for a rule that changes from step to step, such as `Mixed`.

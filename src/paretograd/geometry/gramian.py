@@ -29,8 +29,11 @@ _ROUNDING = 4e-16
 _FLOAT32 = 1.2e-7
 _LEAST, _MOST = 1e-20, 1e30
 
-#: Squared norms below this are too close to float64's smallest numbers to keep their digits: zero rows.
-_ZERO = 1e-280
+#: Squared norms below float64's smallest normal number have lost their digits: zero rows.
+_ZERO = float(np.finfo(np.float64).tiny)
+
+#: Where no squared norm is above this, a Jacobian in float64 is better scaled before it is squared.
+_UNDERFLOWS = 1e-280
 
 
 def check_jacobian(jacobian: Tensor) -> None:
@@ -90,6 +93,32 @@ def quick_gramian(jacobian: Tensor) -> tuple[Array, float] | None:
     G = as_array(kernels.gramian(jacobian.detach(), exact=False))
     squares = G.diagonal()
     return (G, _FLOAT32) if bool(((squares > _LEAST) & (squares < _MOST)).all()) else None
+
+
+def underflows(jacobian: Tensor, G: Tensor) -> bool:
+    """Whether a Gramian is so small that rows which are not zero may have been squared to zero, as in float64 alone."""
+    if jacobian.dtype is not torch.float64:
+        return False
+    if G.ndim == 2 and G.is_cpu:  # numpy takes a microsecond
+        return bool(G.numpy().diagonal().max() < _UNDERFLOWS)
+    return bool((_largest(G.diagonal(dim1=-2, dim2=-1)) < _UNDERFLOWS).any())
+
+
+def enlarge(jacobian: Tensor) -> tuple[Tensor, Tensor]:
+    """``2^-e J`` with the largest entry near one, and e, one for each Jacobian of a batch; the scaling is exact."""
+    J = jacobian.detach()
+    exponent = torch.frexp(_largest(J.abs().flatten(-2))).exponent.to(torch.float64)
+    return scale_by_power(J, -exponent[..., None, None]), exponent
+
+
+def scale_by_power(values: Tensor, exponent: Tensor) -> Tensor:
+    """``2^e`` times the values, in two steps, as the power may leave float64's range where the product does not."""
+    half = torch.floor(0.5 * exponent)
+    return values * torch.exp2(half) * torch.exp2(exponent - half)
+
+
+def _largest(values: Tensor) -> Tensor:
+    return values.amax(dim=-1) if values.numel() else values.new_zeros(values.shape[:-1])
 
 
 def _is_small(J: Tensor) -> bool:
