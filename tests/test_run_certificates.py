@@ -195,6 +195,34 @@ def test_what_is_not_covered_says_why() -> None:
     assert "the run has steps" in str(none)
 
 
+def below_the_hull(x: torch.Tensor) -> torch.Tensor:
+    """Theorem 4 covers it, but its multipliers sum to anything between 0 and 1."""
+    return (torch.nn.functional.softplus(-x) - math.log(2.0)).mean()
+
+
+def test_condition_a_without_a_length_is_told_from_no_condition() -> None:
+    """A rule of Theorem 4 whose weights may sum to less than one: (A) holds, but |d| may be below gamma."""
+    problem, rule = pg.problem("quadratic", m=3), pg.Subproblem(below_the_hull)
+    assert rule.guarantee.theorem == "thm:PSreg"
+    assert (rule.guarantee.alignment, rule.guarantee.beyond_hull) == (1.0, False)
+    with pytest.raises(
+        pg.ParameterError, match=r"condition \(A\) with c = 1, but not \|d\| >= gamma.*Aligned\(\)"
+    ) as caught:
+        pg.descend(problem, rule, Smooth(), 5)
+    assert "no condition" not in str(caught.value)
+    run = pg.descend(problem, rule, 0.05, 40, seeds=(0,))
+    pg.descend(problem, rule, Aligned(), 5, seeds=(0,))
+    phi = [0.5 / 3.0] * 3  # -grad s(0)
+    _, _, first, second, *_ = pg.certify_run(run, F=phi).runs[0]
+    assert first.label == "thm:PS-fd"
+    assert first.verdict == "holds"  # a bound on |d|
+    assert second.label == "thm:PS-cvx"
+    assert second.missing is not None
+    assert str(second.missing) == "the rule promises Gamma >= gamma: NO (its weights may sum to less than one)"
+    text = str(pg.certify_run(run))  # for the sum, which is not its F
+    assert "its constant is for F = <-grad s(0), f>; give its weights as F" in text
+
+
 def test_another_surrogate() -> None:
     """The measured checks hold for any F >= 0; a promise counts for its own F only."""
     problem = pg.problem("quadratic", m=3)

@@ -60,14 +60,17 @@ def check_alignment(run: Recorded, F: Surrogate) -> RunCheck:
 def check_promise(run: Recorded, F: Surrogate, promise: Guarantee) -> list[RunCheck]:
     """Theorem 1 and Corollary 1 with the constant that the rule promises.
 
-    Gamma is ``|d|`` for a rule with condition (A) beyond the hull, and ``|d| / |w|_1`` with c = 1 for one that never
-    conflicts (the starred variant's ``|d|``). With ``h = eta L |d| / Gamma`` the constant of a step is ``h (2 c - h)``,
-    which is c^2 for the theorem's step, h = c.
+    Gamma is ``|d|`` for a rule with condition (A), which is enough for Theorem 1; Corollary 1 asks for
+    ``|d| >= gamma``, too, as beyond the hull. It is ``|d| / |w|_1`` with c = 1 for one that never conflicts (the
+    starred variant's ``|d|``), unless it has both. With ``h = eta L |d| / Gamma`` the constant of a step is
+    ``h (2 c - h)``, which is c^2 for the theorem's step, h = c.
     """
-    rescaled = promise.alignment is None or not promise.beyond_hull
+    never_conflicts = promise.non_conflicting and promise.in_cone
+    rescaled = promise.alignment is None or (never_conflicts and not promise.beyond_hull)
     ratio = 1.0 / run.sums if rescaled else np.ones(run.steps)  # Gamma / |d|
     c = 1.0 if rescaled or promise.alignment is None else promise.alignment
-    covered = promise.theorem is not None and (not rescaled or (promise.non_conflicting and promise.in_cone))
+    covered = promise.theorem is not None and (never_conflicts or promise.alignment is not None)
+    long = never_conflicts or promise.beyond_hull
     h = F.L * run.step_sizes / ratio
     squares = h * (2.0 * c - h)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -94,10 +97,13 @@ def check_promise(run: Recorded, F: Surrogate, promise: Guarantee) -> list[RunCh
     )
     bound = math.sqrt(first.bound / run.steps) if run.steps and first.bound >= 0.0 else math.nan
     lowest = float(run.gamma[:-1].min(initial=math.inf))
+    promised = Condition(
+        "the rule promises Gamma >= gamma", long, "beyond the hull" if long else "its weights may sum to less than one"
+    )
     second = RunCheck(
         "thm:PS-cvx",
         "min gamma_t <= sqrt(2 L F(w_0) / (c^2 T))",
-        (*conditions, hull),
+        (conditions[0], promised, *conditions[1:], hull),
         bound=bound,
         measured=lowest,
         slack=bound - lowest,

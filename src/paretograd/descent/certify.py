@@ -120,7 +120,7 @@ def _checks(
     run = _recorded(trajectory, number)
     promise = trajectory.guarantee
     if not promised:  # its constant is for another F; what it says about conflicts is for any
-        promise = replace(promise, alignment=None, note=f"its constant is for F = {promise.F}")
+        promise = replace(promise, alignment=None, note=f"its constant is for F = {promise.F}; give its weights as F")
     found = [check_descent_lemma(run, F), check_alignment(run, F), *check_promise(run, F, promise)]
     found.append(check_non_conflicting(run))
     lam, total = averaged_weights(run)

@@ -11,6 +11,7 @@ from paretograd.descent.step_sizes import Position, StepSize, positive
 from paretograd.descent.surrogate import surrogate_of
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
+from paretograd.guarantees import Guarantee
 from paretograd.problems.base import Problem
 
 #: A slope below this, relative to the products that it sums, is none.
@@ -46,6 +47,19 @@ class _FromSmoothness(StepSize):
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in pairs if value is not None)})"
 
 
+def _obstacle(promise: Guarantee) -> str:
+    if promise.alignment is None:
+        return (
+            "it promises no condition (A), and may conflict. "
+            "Give lr a number, or use pg.descent.Aligned() or pg.descent.Armijo()"
+        )
+    return (
+        f"it promises condition (A) with c = {promise.alignment:.3g}, but not |d| >= gamma, as its weights may sum to "
+        "less than one: the step c / L would bound |d| and not gamma. Use pg.descent.Aligned(), which measures the "
+        "alignment of each step, or pg.descent.Armijo(), or give lr a number"
+    )
+
+
 class Smooth(_FromSmoothness):
     r"""The step size of the rule's guarantee: $\eta = c / L$ (Corollary 1).
 
@@ -60,10 +74,7 @@ class Smooth(_FromSmoothness):
         promise = aggregator.guarantee
         dynamic = promise.alignment is None or not promise.beyond_hull
         if dynamic and not (promise.non_conflicting and promise.in_cone):
-            raise ParameterError(
-                f"no theorem gives {aggregator!r} a step size: it promises no condition (A), and may conflict. "
-                "Give lr a number, or use pg.descent.Armijo()"
-            )
+            raise ParameterError(f"no theorem gives {aggregator!r} a step size: {_obstacle(promise)}")
         bound = Smooth(self.smoothness, self.surrogate_smoothness)
         bound._scale = (1.0 if promise.alignment is None or dynamic else promise.alignment) / L
         bound._dynamic = dynamic
