@@ -356,3 +356,9 @@ class TestPlot:
     def test_without_matplotlib_it_says_how_to_get_it(self, run, monkeypatch):
         monkeypatch.setitem(sys.modules, "matplotlib", None)
         assert "pip install 'paretograd[plot]'" in said(run("compare", "example", "--plot", "out.png"))
+
+
+def test_the_documented_table_is_what_is_printed(run) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "cli.md").read_text(encoding="utf-8")
+    printed = run("compare", "example", "--only", "mean,mgda,upgrad,capped-mgda").output.partition("\n\nworst:")[0]
+    assert "\n".join(line.rstrip() for line in printed.splitlines()) in page
