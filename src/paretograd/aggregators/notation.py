@@ -13,7 +13,7 @@ from typing import Any
 
 from paretograd.errors import ParameterError, UnknownNameError
 
-_RULE = re.compile(r"(?P<name>[^()*\s]+)\s*(?:\((?P<inside>.*)\))?\s*(?P<star>\*?)", re.DOTALL)
+_RULE = re.compile(r"(?P<name>[^()*\s](?:[^()*]*[^()*\s])?)\s*(?:\((?P<inside>.*)\))?\s*(?P<star>\*?)", re.DOTALL)
 _KEY = re.compile(r"\s*(?P<key>[A-Za-z_]\w*)\s*=(?P<value>.*)", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z][\w+-]*")
 _THOUSANDS = re.compile(r"(\d+(?:\.\d+)?)[kK]")

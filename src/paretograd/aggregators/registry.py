@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
@@ -50,6 +51,16 @@ REGISTRY: dict[str, type[Aggregator]] = {cls.name: cls for cls in _CLASSES}
 #: Schedules of a pool, beside the rules of single steps.
 SCHEDULES: dict[str, Callable[..., Aggregator]] = {"mas-rand": mas_rand, "mas-rr": mas_rr}
 
+
+def _folded(name: str) -> str:
+    """A name less its case, hyphens, underscores and blanks."""
+    return re.sub(r"[-_\s]", "", name).lower()
+
+
+#: By folded names, and those of the classes: ``nashmtl``, ``pcgradplus``.
+_SPELLINGS = {_folded(cls.__name__): name for name, cls in REGISTRY.items()}
+_SPELLINGS |= {_folded(name): name for name in (*REGISTRY, *SCHEDULES)}
+
 _KNOWN = [*REGISTRY, "mas-rand", "mas-rr(N)"]
 
 
@@ -66,7 +77,8 @@ def get(name: str, **parameters: Any) -> Aggregator:
 
     Args:
         name: one of `names`, ``mas-rand`` or ``mas-rr``, with a trailing ``*`` for the normalized variant. Parameters
-            may stand in parentheses: ``capped-mgda(cap=0.2)*``.
+            may stand in parentheses: ``capped-mgda(cap=0.2)*``. Case, hyphens, underscores and blanks do not count, so
+            that ``NashMTL`` and ``nash_mtl`` are ``nash-mtl``.
         **parameters: passed to the class.
     """
     written = read_rule(str(name))
@@ -99,9 +111,15 @@ def parse_aggregators(text: str, seed: int | None = None) -> list[Aggregator]:
     return rules
 
 
+def spelled(plain: str) -> str:
+    """A name without star or parameters as the registry has it; unknown ones as they are."""
+    return _SPELLINGS.get(_folded(plain), plain)
+
+
 def maker_of(plain: str) -> Callable[..., Aggregator]:
     """The class or function behind a name without star or parameters."""
-    maker = REGISTRY.get(plain) or SCHEDULES.get(plain)
+    known = spelled(plain)
+    maker = REGISTRY.get(known) or SCHEDULES.get(known)
     if maker is None:
         near = difflib.get_close_matches(plain, [*REGISTRY, *SCHEDULES], n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -120,7 +138,7 @@ def written_parameters(written: Written) -> dict[str, Any]:
 
 def _misfit(plain: str, error: TypeError) -> ParameterError:
     maker = maker_of(plain)
-    if plain in SCHEDULES:
+    if spelled(plain) in SCHEDULES:
         taken = ", ".join(signature(maker).parameters)
         return ParameterError(f"{plain}: {error}. It takes {taken}: write mas-rand, mas-rand(seed=3) or mas-rr(1000)")
     return ParameterError(f"{plain}: {error}. See help(paretograd.{maker.__name__})")

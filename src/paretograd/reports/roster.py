@@ -9,7 +9,7 @@ from typing import Any
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.notation import read_rule
-from paretograd.aggregators.registry import REGISTRY, SCHEDULES, get, names, written_parameters
+from paretograd.aggregators.registry import REGISTRY, SCHEDULES, get, names, spelled, written_parameters
 from paretograd.errors import ParameterError
 
 #: Values for the rules that cannot do without.
@@ -81,7 +81,7 @@ def parameter_names(name: str) -> dict[str, inspect.Parameter]:
 
 
 def _plain(name: str) -> str:
-    return read_rule(name).name if name else ""
+    return spelled(read_rule(name).name) if name else ""
 
 
 def _arguments(name: str, parameters: Sequence[Parameter], defaults: Mapping[str, Any]) -> dict[str, Any]:
