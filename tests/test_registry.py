@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,7 +65,76 @@ def test_representations() -> None:
     assert repr(pg.Mean([1.0, 2.0])) == "Mean(weights=[1.0, 2.0])"
     assert repr(pg.NashMTL(max_norm=None)) == "NashMTL(max_norm=None)"
     assert repr(pg.CAGrad(c=0.4).normalized()) == "CAGrad(c=0.4).normalized()"
-    assert repr(pg.PCGrad(order="shuffled", seed=0)) == "PCGrad(order='shuffled')"
+    assert repr(pg.PCGrad(order="shuffled", seed=0)) == "PCGrad(order='shuffled', seed=0)"
+    assert (repr(pg.RGW()), repr(pg.RGW(seed=np.int64(1)))) == ("RGW()", "RGW(seed=1)")
+    assert (repr(pg.PIVRG()), repr(pg.PIVRG([3, 50.5]))) == ("PIVRG()", "PIVRG(scores=[3.0, 50.5])")
+
+
+GRAMIAN = torch.tensor([[2.0, -1.0, -1.0], [-1.0, 2.0, -0.5], [-1.0, -0.5, 2.5]], dtype=torch.float64)
+
+
+def restored() -> pg.PIVRG:
+    """A PIVRG whose omega comes from a checkpoint."""
+    rule = pg.PIVRG()
+    rule.load_state_dict(pg.PIVRG([3.0, 50.5, -7.0]).state_dict())
+    return rule
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *(
+            pg.get(name, **({"seed": 7} if name == "rgw" else {"cap": 0.6} if name == "capped-mgda" else {}))
+            for name in NAMES
+        ),
+        *(pg.Mean([1 / 3, 2.0, 0.1]), pg.CappedMGDA(cap=np.float64(1 / 3 + 0.1)), pg.CappedMGDA(eps=2 / 3)),
+        *(
+            pg.ClippedMGDA(0.4, renormalize=False),
+            pg.EntropicMGDA(1 / 3),
+            pg.SpectralMGDA([3, 2, 2]),
+            pg.ChiSquareMGDA(1 / 7),
+        ),
+        *(pg.PowerMean(-math.inf), pg.PowerMean(-1 / 3), pg.NashMTL(None), pg.FairGrad(1 / 3), pg.CAGrad(1 / 3)),
+        *(pg.PIVRG([1 / 3, 50.5, -7.0], bound=3.0, min_temperature=1 / 3), restored()),
+        *(
+            pg.UPGrad(torch.tensor([1.0, 2.0, 3.0])),
+            pg.DualProj([1 / 3, 1.0, 1.0]),
+            pg.UPGrad([1.0, 2.0, 3.0]).normalized(),
+        ),
+        *(pg.PCGrad("shuffled", "sum", seed=3), pg.RGW(seed=3).normalized()),
+        pg.Blend([pg.MGDA(), pg.Mean(), pg.UPGrad()], [1.0, 2.0, 4.0]),
+        pg.Mixed([pg.FairGrad(1 / 3), pg.RGW(seed=2)], pg.Random(5)),
+        pg.Subproblem(pg.subproblem.Entropic(1 / 3), pg.subproblem.Power(10 / 3)),
+        pg.Subproblem(pg.subproblem.CVaR(cap=1 / 3 + 0.01), pg.subproblem.Ball(1 / 3)),
+        pg.Subproblem(pg.subproblem.Spectral([3, 2, 2]), pg.subproblem.HalfSquare(10 / 3)),
+        pg.Subproblem(pg.subproblem.ChiSquare(1 / 7), pg.subproblem.MeanBall(1 / 3)),
+        pg.Subproblem(pg.subproblem.MinusPowerMean(-1 / 3)),
+    ],
+    ids=lambda rule: rule.name,
+)
+def test_a_representation_makes_the_rule_anew(rule: Aggregator) -> None:
+    """Whatever the parameters: the same answers. Weights that are divided by their sum may change their last digit."""
+    again = eval(repr(rule), vars(pg) | vars(pg.subproblem))
+    for _ in range(3):
+        assert torch.allclose(again.weights(GRAMIAN), rule.weights(GRAMIAN), rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_found_however_they_are_spelled(name: str) -> None:
+    parameters = {"cap": 0.6} if name == "capped-mgda" else {"seed": 1} if name == "rgw" else {}
+    label = type(make(name)).__name__
+    for written in (name.upper(), name.replace("-", "_"), name.replace("-", " "), name.replace("-", ""), label):
+        assert repr(pg.get(written, **parameters)) == repr(pg.get(name, **parameters))
+        assert pg.get(f" {written}* ", **parameters).name == f"{name}*"
+
+
+def test_spellings_of_schedules_and_with_parameters() -> None:
+    assert pg.get("MAS_RR(5)").name == pg.get("mas rr (n=5)").name == "mas-rr(5)"
+    assert repr(pg.get("Capped MGDA (cap=0.2)*")) == "CappedMGDA(cap=0.2).normalized()"
+    with pytest.raises(pg.ParameterError, match="write mas-rand"):
+        pg.get("MAS_RR")
+    with pytest.raises(pg.UnknownNameError, match="Did you mean 'nash-mtl'"):
+        pg.get("nash_mtk")
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,22 @@ def as_count(value: object, what: str, least: int) -> int:
     return int(number)
 
 
+def shown_value(value: object) -> str:
+    """A parameter as Python reads it."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, list):
+        return f"[{', '.join(map(shown_value, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float('{value}')"
+    return repr(value)
+
+
+def shown_number(value: float) -> str:
+    """As `shown_value`, less the point of a whole number."""
+    return f"{value:g}" if float(f"{value:g}") == value and math.isfinite(value) else shown_value(value)
+
+
 def make_rng(seed: int | None, generator: torch.Generator | None) -> np.random.Generator:
     """A generator of the rule's own, seeded as given, or from the torch generator given, or from torch's global one.
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.inexact import warn_if_inexact
+from paretograd.checks import shown_value
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import (
     Array,
@@ -140,11 +141,12 @@ class Aggregator(ABC):
             raise ParameterError(f"{self!r} has no state, but the state to load holds {sorted(state)}")
 
     def __repr__(self) -> str:
+        """The call that makes this rule anew, less what is the default."""
         shown = []
         for name, parameter in inspect.signature(type(self).__init__).parameters.items():
             value = getattr(self, name, parameter.default)
             if name != "self" and value is not parameter.default and value != parameter.default:
-                shown.append(f"{name}={value!r}")
+                shown.append(f"{name}={shown_value(value)}")
         return f"{type(self).__name__}({', '.join(shown)})"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, Description
-from paretograd.checks import as_weights
+from paretograd.checks import as_weights, shown_value
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import MEAN, SUM, Guarantee
@@ -95,4 +95,4 @@ class Blend(Aggregator):
             rule.load_state_dict(state.get(str(j), {}))
 
     def __repr__(self) -> str:
-        return f"Blend({self.aggregators}, {self.weights_of_rules.round(6).tolist()})"
+        return f"Blend({self.aggregators}, {shown_value(self.weights_of_rules)})"

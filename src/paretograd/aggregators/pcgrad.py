@@ -65,7 +65,7 @@ class PCGrad(GramianAggregator):
             raise ParameterError(f"order={order!r}: use 'given' (the paper) or 'shuffled' (the original code)")
         if reduction not in ("mean", "sum"):
             raise ParameterError(f"reduction={reduction!r}: use 'mean' (the paper) or 'sum' (the original code)")
-        self.order, self.reduction = order, reduction
+        self.order, self.reduction, self.seed = order, reduction, seed
         self._rng = make_rng(seed, generator) if order == "shuffled" else None
 
     @property

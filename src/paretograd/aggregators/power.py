@@ -175,6 +175,7 @@ class PIVRG(GramianAggregator):
             raise ParameterError(f"min_temperature={min_temperature:g}: the temperature must be above 0")
         self.bound, self.min_temperature = bound, min_temperature
         self.omega: Array | None = None
+        self.scores: list[float] | None = None
         if scores is not None:
             self.update(scores)
 
@@ -186,7 +187,7 @@ class PIVRG(GramianAggregator):
         spread = float(values.max() - values.min())
         temperature = max(spread / math.log(self.bound), self.min_temperature)
         raised = np.exp((values - values.max()) / temperature)
-        self.omega = len(values) * raised / raised.sum()
+        self.omega, self.scores = len(values) * raised / raised.sum(), values.tolist()
 
     @property
     def guarantee(self) -> Guarantee:
@@ -211,6 +212,5 @@ class PIVRG(GramianAggregator):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         omega = state["omega"]
         self.omega = None if omega is None else as_weights(omega, "omega")
-
-    def __repr__(self) -> str:
-        return f"PIVRG(omega={None if self.omega is None else self.omega.round(4).tolist()})"
+        # Scores that give this omega, since their temperature is the least one.
+        self.scores = None if self.omega is None else (self.min_temperature * np.log(self.omega)).tolist()

@@ -38,6 +38,7 @@ class RGW(Aggregator):
     )
 
     def __init__(self, seed: int | None = None, generator: torch.Generator | None = None) -> None:
+        self.seed = seed
         self._generator = torch.Generator().manual_seed(int(make_rng(seed, generator).integers(2**62)))
         self._normals, self._used = torch.empty(0, 0, device="cpu"), 0
         self._singles: tuple[Tensor, ...] = ()
@@ -79,6 +80,3 @@ class RGW(Aggregator):
         self._generator.set_state(torch.frombuffer(bytearray(state["rng"]), dtype=torch.uint8))
         self._draw_block(state["m"])
         self._used = state["used"]
-
-    def __repr__(self) -> str:
-        return "RGW()"

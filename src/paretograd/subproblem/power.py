@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paretograd.checks import as_number
+from paretograd.checks import as_number, shown_number
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.solution import Status
@@ -72,4 +72,4 @@ class MinusPowerMean(Family):
         return -((x**self.p).mean() ** (1.0 / self.p))
 
     def __repr__(self) -> str:
-        return f"MinusPowerMean({self.p:g})"
+        return f"MinusPowerMean({shown_number(self.p)})"

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from paretograd.checks import as_number
+from paretograd.checks import as_number, shown_number
 from paretograd.errors import ParameterError
 from paretograd.geometry import cones
 from paretograd.geometry.gramian import Array
@@ -77,7 +77,7 @@ class HalfSquare(Regularizer):
         return rho / self.c
 
     def __repr__(self) -> str:
-        return "HalfSquare()" if self.c == 1.0 else f"HalfSquare({self.c:g})"
+        return "HalfSquare()" if self.c == 1.0 else f"HalfSquare({shown_number(self.c)})"
 
 
 class Ball(Regularizer):
@@ -99,7 +99,7 @@ class Ball(Regularizer):
         return self.radius
 
     def __repr__(self) -> str:
-        return f"Ball({self.radius:g})"
+        return f"Ball({shown_number(self.radius)})"
 
 
 class MeanBall(Regularizer):
@@ -127,7 +127,7 @@ class MeanBall(Regularizer):
         raise NotImplementedError("the radius depends on the Gramian: take .bind(G) first")
 
     def __repr__(self) -> str:
-        return f"MeanBall({self.c:g})"
+        return f"MeanBall({shown_number(self.c)})"
 
 
 class Origin(Regularizer):
@@ -165,4 +165,4 @@ class Power(Regularizer):
         return float(rho ** (1.0 / (self.k - 1.0)))
 
     def __repr__(self) -> str:
-        return f"Power({self.k:g})"
+        return f"Power({shown_number(self.k)})"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
+from paretograd.checks import shown_number, shown_value
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.solvers.capped import capped_min_norm_point
 from paretograd.solvers.chi_square import chi_square_min_norm_point
@@ -81,7 +82,8 @@ class CVaR(CoherentRisk):
         return capped_min_norm_point(unit, cap_for(self.cap, self.eps, unit.m))
 
     def __repr__(self) -> str:
-        return f"CVaR(cap={self.cap:g})" if self.cap is not None else f"CVaR(eps={self.eps:g})"
+        given = {"cap": self.cap, "eps": self.eps}
+        return f"CVaR({', '.join(f'{key}={shown_number(value)}' for key, value in given.items() if value is not None)})"
 
 
 class Spectral(CoherentRisk):
@@ -105,7 +107,7 @@ class Spectral(CoherentRisk):
         return spectral_min_norm_point(unit, spectrum_for(self.spectrum, unit.m))
 
     def __repr__(self) -> str:
-        return f"Spectral({self.spectrum.round(6).tolist()})"
+        return f"Spectral({shown_value(self.spectrum)})"
 
 
 class ChiSquare(CoherentRisk):
@@ -142,7 +144,7 @@ class ChiSquare(CoherentRisk):
         return chi_square_min_norm_point(unit, self.radius)
 
     def __repr__(self) -> str:
-        return f"ChiSquare({self.radius:g})"
+        return f"ChiSquare({shown_number(self.radius)})"
 
 
 class Entropic(Family):
@@ -171,4 +173,4 @@ class Entropic(Family):
         return DualPoint(found.weights, self.temperature * divergence, found.residual, found.steps)
 
     def __repr__(self) -> str:
-        return f"Entropic({self.temperature:g})"
+        return f"Entropic({shown_number(self.temperature)})"
