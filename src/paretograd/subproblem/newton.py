@@ -159,7 +159,7 @@ def _newton(s: Function, problem: Problem, p: Array) -> Point:
     jet = s.jet(problem.x(p))
     assert jet is not None
     best, stalled, steps = Point(p, -jet.slope, 0.0, math.inf, 0), 0, 0
-    goal = _GOAL * (4 + len(x0))
+    goal, last = _GOAL * (4 + len(x0)), math.inf
     while steps < 200:
         steps += 1
         gradient = L.T @ jet.slope + p / beta
@@ -172,7 +172,8 @@ def _newton(s: Function, problem: Problem, p: Array) -> Point:
         # s + |p|^2 / (2 beta) is strongly convex: p is off by at most beta times the gradient.
         multipliers = -jet.slope
         residual = _relative(float(np.abs(gradient).max(initial=0.0)), problem, multipliers, p)
-        if residual > goal and _is_linear(s, L, x, jet, L @ step):
+        slow, last = residual > max(goal, 0.1 * last), residual  # the gradient says all as long as it falls
+        if slow and _is_linear(s, L, x, jet, L @ step):
             linear = -(jet.slope + jet.curvature @ (L @ step))
             multipliers = np.where((linear <= 0.0) & (jet.slope <= 0.0), 0.0, linear)  # no slope changes its sign
             left = _error(hessian, gradient, beta, s.rounding(x, jet.slope)) / beta
