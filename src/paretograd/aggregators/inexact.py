@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 
+from paretograd.callers import callers_level
 from paretograd.solution import Status
 
 #: Residuals up to this stay below what a float64 Gramian resolves of lengths: they change no step that is taken.
@@ -30,13 +30,5 @@ def warn_if_inexact(rule: object, status: Status, residual: float, eps: float) -
     warnings.warn(
         f"inexact weights: {rule!r} did not solve its problem to rounding, the residual is {size}, and the direction "
         "may be off by as much. rule.solve(G) on the Gramian tells more, and pg.certify(G, weights) what still holds",
-        stacklevel=_first_outside(),
+        stacklevel=callers_level(),
     )
-
-
-def _first_outside() -> int:
-    """The stacklevel, seen from the caller, of the first frame that is neither ours nor torch's."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ("paretograd", "torch"):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
+from paretograd.callers import callers_level
+
 #: How many losses a warning names.
 _NAMED = 8
-
-#: Packages whose frames lie between a caller and the warning.
-_INSIDE = ("paretograd", "torch")
 
 
 def warn_of_idle(common: Iterable[Tensor], reached_by: Mapping[int, int], m: int) -> None:
@@ -37,7 +35,7 @@ def warn_of_idle(common: Iterable[Tensor], reached_by: Mapping[int, int], m: int
         f"{'each of them by itself, and leave them' if several else 'it by itself, and leave it'} out of "
         "paretograd.backward",
         UserWarning,
-        stacklevel=_level(),
+        stacklevel=callers_level(),
     )
 
 
@@ -46,11 +44,3 @@ def _named(losses: list[int]) -> str:
     if len(losses) > _NAMED:
         names.append(f"{len(losses) - _NAMED} more")
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _level() -> int:
-    """How far up the first frame is that is neither of this library nor of torch, as seen from who asks."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _INSIDE:
-        frame, level = frame.f_back, level + 1
-    return level
