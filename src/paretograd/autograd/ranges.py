@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from paretograd.geometry.gramian import Array
-
-#: Squared norms outside these lose digits, or all, in sums of float32 products.
-SMALL, LARGE = 1e-20, 1e30
+from paretograd.geometry.gramian import LEAST, MOST, Array
 
 
 def out_of_range(gramians: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
@@ -24,6 +21,6 @@ def out_of_range(gramians: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]
         two masks, of shape ``(..., m)``.
     """
     squares, largest = gramians.diagonal(axis1=-2, axis2=-1), abs(gramians).max(axis=-1, initial=0.0)
-    large, small = ~(squares <= LARGE), squares < SMALL
+    large, small = ~(squares <= MOST), squares < LEAST
     unknown = (largest > 0.0) | (largest.max(axis=-1, keepdims=True, initial=0.0) == 0.0)
     return (large, small) if (large | (small & unknown)).any() else None

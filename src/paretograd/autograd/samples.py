@@ -17,10 +17,9 @@ from paretograd.autograd.engine import fitted, split_layers
 from paretograd.autograd.graph import Graph
 from paretograd.autograd.layers import Layer
 from paretograd.autograd.products import accumulator, rounding
-from paretograd.autograd.ranges import LARGE, SMALL
 from paretograd.autograd.rows import gradients_of_one
 from paretograd.errors import NonFiniteGradientError, ParameterError
-from paretograd.geometry.gramian import as_array
+from paretograd.geometry.gramian import LEAST, MOST, as_array
 
 #: How far a gradient may be off, in units of the rounding of its dtype, before the samples are found to be mixed.
 _SLACK = 1e4
@@ -122,7 +121,7 @@ def _in_range(gramian: Tensor, pairs: Pairs, losses: Tensor) -> Tensor | None:
     None where it does not hold the gradients themselves, perhaps.
     """
     squares = as_array(gramian).diagonal()
-    lost = ~((squares >= SMALL) & (squares <= LARGE))
+    lost = ~((squares >= LEAST) & (squares <= MOST))
     if not (lost.any() and pairs):
         return gramian
     largest = torch.stack([grad.abs().reshape(len(grad), -1).amax(dim=1).to(gramian) for _, grad in pairs]).amax(dim=0)

@@ -27,7 +27,7 @@ _ROUNDING = 4e-16
 
 #: Rounding of float32, and squared norms between which its products keep their digits.
 _FLOAT32 = 1.2e-7
-_LEAST, _MOST = 1e-20, 1e30
+LEAST, MOST = 1e-20, 1e30
 
 #: Squared norms below float64's smallest normal number have lost their digits: zero rows.
 _ZERO = float(np.finfo(np.float64).tiny)
@@ -92,7 +92,7 @@ def quick_gramian(jacobian: Tensor) -> tuple[Array, float] | None:
         return None  # whatever it is
     G = as_array(kernels.gramian(jacobian.detach(), exact=False))
     squares = G.diagonal()
-    return (G, _FLOAT32) if bool(((squares > _LEAST) & (squares < _MOST)).all()) else None
+    return (G, _FLOAT32) if bool(((squares > LEAST) & (squares < MOST)).all()) else None
 
 
 def underflows(jacobian: Tensor, G: Tensor) -> bool:

@@ -98,16 +98,17 @@ class Point(NamedTuple):
     steps: int
 
 
-def minimise(s: Function, problem: Problem, start: Array, is_risk: Callable[[], bool]) -> Point:
+def minimise(s: Function, problem: Problem, start: Array, jet: Jet, is_risk: Callable[[], bool]) -> Point:
     """The best point that can be found.
 
     Args:
         s: the function.
         problem: the rest.
         start: p at which s has derivatives.
+        jet: these.
         is_risk: whether ``s(x + c) = s(x) - c``; asked only where it helps.
     """
-    point = _newton(s, problem, start)
+    point = _newton(s, problem, start, jet)
     solved = _SOLVED * len(problem.x0)
     rough = s.rounding(problem.x(point.p), point.multipliers) > solved
     if point.residual <= solved and not (rough and is_risk()):
@@ -115,7 +116,9 @@ def minimise(s: Function, problem: Problem, start: Array, is_risk: Callable[[], 
     steps = point.steps
     if is_risk():
         s = s._replace(centred=True)
-        point = _newton(s, problem, start)
+        centred = s.jet(problem.x(start))
+        assert centred is not None
+        point = _newton(s, problem, start, centred)
         steps += point.steps
     if point.residual > solved:
         again = _stages(s, problem, start)
@@ -131,11 +134,13 @@ def _stages(s: Function, problem: Problem, start: Array) -> Point:
     best, previous = Point(start, np.zeros(len(problem.x0)), 0.0, math.inf, 0), start
     for stage in itertools.count():
         here = s._replace(t=t)
-        if here.jet(problem.x(p)) is None:
+        jet = here.jet(problem.x(p))
+        if jet is None:
             p = previous
-            if here.jet(problem.x(p)) is None:
+            jet = here.jet(problem.x(p))
+            if jet is None:
                 break
-        found = _newton(here, problem, p)
+        found = _newton(here, problem, p, jet)
         steps += found.steps
         unsolved = found.residual > 1e-6
         if t > 1.0:
@@ -153,11 +158,9 @@ def _stages(s: Function, problem: Problem, start: Array) -> Point:
     return best._replace(steps=steps)
 
 
-def _newton(s: Function, problem: Problem, p: Array) -> Point:
-    """Damped Newton steps until what is left is rounding."""
+def _newton(s: Function, problem: Problem, p: Array, jet: Jet) -> Point:
+    """Damped Newton steps, from a point and the derivatives there, until what is left is rounding."""
     L, x0, beta = problem
-    jet = s.jet(problem.x(p))
-    assert jet is not None
     best, stalled, steps = Point(p, -jet.slope, 0.0, math.inf, 0), 0, 0
     goal, last = _GOAL * (4 + len(x0)), math.inf
     while steps < 200:

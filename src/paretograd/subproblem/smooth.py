@@ -59,7 +59,8 @@ class Smooth(Written):
         start = self._start(problem, L, x0)
         if start is None:
             return DualPoint(np.zeros(unit.m), 0.0, 0.0, 0, stationary=True)
-        point = minimise(Function(self.value, self._jet), Problem(L, x0, beta), start, lambda: self._is_risk(unit.m))
+        s = Function(self.value, self._jet)
+        point = minimise(s, Problem(L, x0, beta), *start, lambda: self._is_risk(unit.m))
         return DualPoint(point.multipliers, point.conjugate, point.residual, point.steps)
 
     def _is_risk(self, m: int) -> bool:
@@ -68,15 +69,17 @@ class Smooth(Written):
             self._risks[m] = self.risk or probing.check_translation(self.value, m, TRANSLATION).holds
         return self._risks[m]
 
-    def _start(self, problem: Quadratic, L: Array, x0: Array) -> Array | None:
-        """A point at which s has derivatives: the centre, or else a multiple of MGDA's direction."""
-        if self._jet(x0) is not None:
-            return np.zeros(L.shape[1])
+    def _start(self, problem: Quadratic, L: Array, x0: Array) -> tuple[Array, Jet] | None:
+        """A point at which s has derivatives, and these: the centre, or else a multiple of MGDA's direction."""
+        jet = self._jet(x0)
+        if jet is not None:
+            return np.zeros(L.shape[1]), jet
         nearest = min_norm_point(problem.unit)
         along = L.T @ nearest.weights
         for t in () if nearest.stationary else (1.0, 1e-2, 1e2, 1e-4, 1e4, 1e-6, 1e6):
-            if self._jet(x0 + L @ (t * along)) is not None:
-                return np.asarray(t * along)
+            jet = self._jet(x0 + L @ (t * along))
+            if jet is not None:
+                return np.asarray(t * along), jet
         return None
 
     def _jet(self, x: Array) -> Jet | None:

@@ -49,7 +49,6 @@ class Training:
         self.study, self.run = study, run
         self._federation, self._rule = federation, rule_of(run.rule)
         honest = 1 if run.setting.kind == "central" else study.clients
-        self._honest = honest
         self.epoch, self.conflicts, self.reason, self.why = 0, 0, Stop.RUNNING, ""
         self.parameters = parameters_to_vector(cnn(run.seed).parameters()).detach().to(federation.device)
         self.records = np.full((study.epochs, len(RECORDED)), np.nan)
@@ -85,7 +84,7 @@ class Training:
         record = [loss, norm, min(products), combined.gamma]
         if not np.isfinite(record[:3]).all():
             return self._lose(Stop.NOT_FINITE, "the loss or the direction is not finite")
-        lengths = combined.norms[: self._honest].tolist()
+        lengths = combined.norms[: len(products)].tolist()
         self.conflicts += any(
             product < -_SLACK * length * norm for product, length in zip(products, lengths, strict=True)
         )
