@@ -68,4 +68,4 @@ class CAGrad(GramianAggregator):
     def _solve(self, unit: UnitGramian) -> Outcome:
         m = unit.m
         found = conflict_averse_point(unit, np.full(m, 1.0 / m), self.c)
-        return Outcome(found.weights, status_of(found.residual, m), found.residual, found.steps)
+        return Outcome(found.weights, status_of(found.residual, m, found.growth), found.residual, found.steps)

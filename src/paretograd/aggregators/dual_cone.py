@@ -21,7 +21,7 @@ _PROJECTED = Guarantee("thm:PS_proj_cvg", non_conflicting=True, in_cone=True, be
 
 
 def _outcome(found: Projection, m: int) -> Outcome:
-    return Outcome(found.weights, status_of(found.residual, m), found.residual, found.steps)
+    return Outcome(found.weights, status_of(found.residual, m, found.growth), found.residual, found.steps)
 
 
 class _Preferring(GramianAggregator):

@@ -137,12 +137,13 @@ class PCGradPlus(GramianAggregator):
             active = touched
             if not touched.any() or same >= 8:
                 break
-        added, residual, rounds = np.zeros_like(unit.C), 0.0, 0
+        added, residual, rounds, growth = np.zeros_like(unit.C), 0.0, 0, 1.0
         if sweep.slopes.min(initial=0.0) < 0.0:  # project what is left of the treated gradients
             size = sweep.coefficients.max(axis=1, keepdims=True)
-            added, residual, rounds = solve_shared_qps(unit.C, sweep.coefficients / size)
+            added, residual, rounds = solve_shared_qps(unit.C, sweep.coefficients / size, unit.resolution)
+            growth += float(added.max())
             added *= size
         weights = _gather(unit, sweep.coefficients + added, mean=True)
         if count == _SWEEPS:  # projected all the same, so without conflicts, but not the limit of the sweeps
             residual = max(residual, float(added.max()))
-        return Outcome(weights, status_of(residual, unit.m), residual, count + rounds)
+        return Outcome(weights, status_of(residual, unit.m, growth), residual, count + rounds)

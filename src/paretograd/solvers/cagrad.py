@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.solvers.dual_cone import Projection, project_dual_cone
 from paretograd.solvers.lapack import solve_spd
 from paretograd.solvers.min_norm import min_norm_point
-from paretograd.solvers.nonneg_qp import NonnegSolution, least_distance, solve_nonneg_qp
+from paretograd.solvers.nonneg_qp import NonnegSolution, largest, smallest, solve_nonneg_qp
 
 
 def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
@@ -41,34 +40,40 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
     tilt = norms.min() / norms  # level t asks for <d, unit g_k> >= t * tilt_k
     nearest = min_norm_point(unit)
     if distance_at_zero <= radius:
-        if nearest.stationary:
+        terms = unit.restrict(nearest.weights) * norms
+        shortest = math.sqrt(max(float(terms @ C @ terms), 0.0))
+        if nearest.stationary or shortest <= unit.resolution * float(terms.sum()):  # no level above 0 is known to exist
             return at_zero
-        gamma = math.sqrt(_square(unit, nearest.weights)) / float(norms.min())
+        gamma = shortest / float(norms.min())
         low, high = 0.0, 2.0 * (1.0 + c) / c * radius * gamma
     else:
         low, high = float((base / tilt).min()), 0.0
-    solution, steps = _best_level(C, base, tilt, radius, low, high)
+    solution, level, steps = _best_level(C, base, tilt, radius, low, high, unit.resolution)
+    q = base - level * tilt
+    solution = smallest(C, q, solution, unit.resolution)
     weights = u + unit.expand(solution.a * (top / norms))
-    return Projection(weights, solution.residual, at_zero.steps + nearest.steps + steps)
+    used = at_zero.steps + nearest.steps + steps
+    return Projection(weights, solution.residual, used, 1.0 + largest(solution.a))
 
 
 def _best_level(
-    C: Array, base: Array, tilt: Array, radius: float, low: float, high: float
-) -> tuple[NonnegSolution, int]:
-    """The solution at the largest level t in [low, high] whose distance is at most the radius."""
+    C: Array, base: Array, tilt: Array, radius: float, low: float, high: float, resolution: float
+) -> tuple[NonnegSolution, float, int]:
+    """The solution at the largest level t in [low, high] whose distance is at most the radius; t; steps."""
     level, steps, free = 0.5 * (low + high), 0, None
-    best: NonnegSolution | None = None
+    best: tuple[NonnegSolution, float] | None = None
     best_error = np.inf
     for _ in range(100):
         q = base - level * tilt
-        solution = solve_nonneg_qp(C, q, partial(least_distance, C, q), free=free)
+        solution = solve_nonneg_qp(C, q, resolution, free=free)
         steps += solution.steps
         a = solution.a
         free = a > 0.0
-        distance = math.sqrt(max(-float(a @ q), 0.0))  # |J.T a|^2 = a'Ca = -a'q, as a and the slopes complement
+        # |J.T a|^2 = a'Ca = -a'q, as a and the slopes complement; a level that cannot be reached is infinitely far.
+        distance = math.sqrt(max(-float(a @ q), 0.0)) if math.isfinite(solution.residual) else math.inf
         error = abs(distance - radius) / radius
         if error < best_error:
-            best, best_error = solution, error
+            best, best_error = (solution, level), error
         if distance <= radius:
             low = max(low, level)
         else:
@@ -83,7 +88,7 @@ def _best_level(
             break
         level = candidate
     assert best is not None
-    return best, steps
+    return *best, steps
 
 
 def _quadratic_step(
@@ -100,8 +105,3 @@ def _quadratic_step(
     gap = (distance - radius) * (distance + radius)
     root = slope * slope - A * gap
     return -gap / (slope + math.sqrt(root)) if root >= 0.0 and slope + math.sqrt(root) > 0.0 else None
-
-
-def _square(unit: UnitGramian, weights: Array) -> float:
-    scaled = unit.restrict(weights) * unit.norms
-    return max(float(scaled @ unit.C @ scaled), 0.0)

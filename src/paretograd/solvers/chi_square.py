@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.solvers.lapack import add_square, solve_spd
 from paretograd.solvers.min_norm import MinNorm, is_zero, min_norm_point
-from paretograd.solvers.nonneg_qp import factor, nnls, solve_nonneg_qp
+from paretograd.solvers.nonneg_qp import relative_residual, solve_nonneg_qp
 
 #: The least mu, relative to the smallest squared norm: what a Gramian resolves. Where the point is inside the ball
 #: even there, it is a shortest one: gradients are dependent, and mu -> 0 picks the most uniform of its weights.
@@ -179,15 +179,10 @@ def _regularised(rows: _Rows, mu: float, free: NDArray[np.bool_]) -> tuple[Array
     """The min-norm point of ``G + mu I``, as in `min_norm_point`, from a guess of its support."""
     lengths, H = rows.shifted(mu)
     a = lengths[lengths.argmin()] / lengths
-
-    def by_nnls() -> Array:
-        R = factor(H)
-        return nnls(np.vstack([R, a]), np.append(np.zeros(len(R)), 1.0))
-
-    solution = solve_nonneg_qp(add_square(H, a), -a, by_nnls, free=free)
+    solution = solve_nonneg_qp(add_square(H, a), -a, 1e-7, free=free)
     w = solution.a * a
     w /= np.add.reduce(w)
-    return w, solution.residual, solution.steps
+    return w, relative_residual(solution), solution.steps
 
 
 def _newton(rows: _Rows, mu: float, w: Array, free: NDArray[np.bool_], radius: float) -> float:

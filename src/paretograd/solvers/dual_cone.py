@@ -7,16 +7,21 @@ from typing import NamedTuple
 import numpy as np
 
 from paretograd.geometry.gramian import Array, UnitGramian
-from paretograd.solvers.nonneg_qp import factor, nnls, solve_nonneg_qp
+from paretograd.solvers.nonneg_qp import largest, smallest, solve_nonneg_qp
 from paretograd.solvers.support import solve_shared_qps
 
 
 class Projection(NamedTuple):
-    """Weights ``v`` with ``J.T v`` the projection; same shape as the weights that were projected."""
+    """Weights ``v`` with ``J.T v`` the projection; same shape as the weights that were projected.
+
+    The residual is in units of the longest gradient that was projected; ``growth``, one and the largest multiplier,
+    is the factor by which a projection may magnify rounding.
+    """
 
     weights: Array
     residual: float
     steps: int
+    growth: float = 1.0
 
 
 def project_dual_cone(unit: UnitGramian, u: Array) -> Projection:
@@ -38,40 +43,37 @@ def project_dual_cone(unit: UnitGramian, u: Array) -> Projection:
     q = C @ scaled
     if q.min() >= 0.0:
         return Projection(u, 0.0, 0)
-
-    def by_nnls() -> Array:
-        R = factor(C)
-        return nnls(R, -R @ scaled)
-
-    found = solve_nonneg_qp(C, q, by_nnls)
-    return Projection(u + unit.expand(found.a * (size / norms)), found.residual, found.steps)
+    found = smallest(C, q, solve_nonneg_qp(C, q, unit.resolution), unit.resolution)
+    weights = u + unit.expand(found.a * (size / norms))
+    return Projection(weights, found.residual, found.steps, 1.0 + largest(found.a))
 
 
 def project_gradients(unit: UnitGramian) -> Projection:
     """Project every gradient onto the dual cone: row k of the weights, shape ``(m, m)``, is for gradient k."""
-    added, residual, steps = _additions(unit)
+    added, residual, steps, growth = _additions(unit)
     V = np.eye(unit.m)
     if steps:
         added *= unit.norms[:, None]
         added /= unit.norms
         V += unit.expand(unit.expand(added).T).T
-    return Projection(V, residual, steps)
+    return Projection(V, residual, steps, growth)
 
 
 def project_and_average(unit: UnitGramian, u: Array) -> Projection:
     """The projections of all gradients, weighted by ``u`` and summed."""
-    added, residual, steps = _additions(unit)
+    added, residual, steps, growth = _additions(unit)
     if not steps:
         return Projection(u, 0.0, 0)
     # Gradient k is u_k |g_k| times its unit vector, and so is what its projection adds.
     extra = np.dot(unit.restrict(u) * unit.norms, added)
     extra /= unit.norms
-    return Projection(u + unit.expand(extra), residual, steps)
+    return Projection(u + unit.expand(extra), residual, steps, growth)
 
 
-def _additions(unit: UnitGramian) -> tuple[Array, float, int]:
+def _additions(unit: UnitGramian) -> tuple[Array, float, int, float]:
     """For every unit gradient k, ``a >= 0`` such that its projection is ``J.T (e_k + a)`` in unit gradients."""
     flat = unit.C.ravel()
     if not len(flat) or flat[flat.argmin()] >= 0.0:
-        return unit.C, 0.0, 0
-    return solve_shared_qps(unit.C, None)
+        return unit.C, 0.0, 0, 1.0
+    added, residual, steps = solve_shared_qps(unit.C, None, unit.resolution)
+    return added, residual, steps, 1.0 + largest(added)

@@ -46,6 +46,21 @@ def solve_spd(A: Array, b: Array) -> Array | None:
     return x  # type: ignore[no-any-return]
 
 
+def is_regular(A: Array, resolution: float) -> bool:
+    """Return True if a matrix of inner products is so far from singular that no order of its rows makes it seem so."""
+    factor, info = _lapack().dpotrf(A.T, 1, 0)
+    pivots = factor.diagonal()
+    return info == 0 and bool(pivots[pivots.argmin()] > 10.0 * resolution)  # distances between a row and a span
+
+
+def solve_triangular(L: Array, b: Array, transposed: bool = False) -> Array:
+    """Solve ``L x = b`` or ``L' x = b`` for a lower triangular L."""
+    # Column-major, L' is the upper triangle: LAPACK takes it as it is if L is contiguous.
+    if not len(b):
+        return b
+    return _lapack().dtrtrs(L.T, b, lower=0, trans=0 if transposed else 1)[0]  # type: ignore[no-any-return]
+
+
 def spd_solver() -> Any:
     """LAPACK's own ``dposv(a, b, lower, overwrite_a, overwrite_b)``, for loops where every microsecond counts."""
     return _lapack().dposv

@@ -10,8 +10,11 @@ from paretograd.errors import NotAGramianError
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.solution import Outcome, Status
 from paretograd.solvers.lapack import add_square
-from paretograd.solvers.nonneg_qp import factor, nnls, solve_nonneg_qp
+from paretograd.solvers.nonneg_qp import relative_residual, solve_nonneg_qp
 from paretograd.solvers.tolerance import status_of
+
+#: Weights on the simplex stay small whatever the Gramian, so that only its rounding limits which rows are told apart.
+_RESOLUTION = 1e-7
 
 
 class MinNorm(NamedTuple):
@@ -42,16 +45,11 @@ def min_norm_point(unit: UnitGramian) -> MinNorm:
         zero[unit.live] = 0.0
         return MinNorm(zero / zero.sum(), 0.0, 0, stationary=True)
     a = unit.norms[unit.norms.argmin()] / unit.norms
-
-    def by_nnls() -> Array:
-        R = factor(unit.C)
-        return nnls(np.vstack([R, a]), np.append(np.zeros(len(R)), 1.0))
-
-    solution = solve_nonneg_qp(add_square(unit.C, a), -a, by_nnls)
+    solution = solve_nonneg_qp(add_square(unit.C, a), -a, _RESOLUTION)
     y = solution.a
     weights = y * a
     weights /= y.dot(a)
-    return MinNorm(weights, solution.residual, solution.steps, is_zero(unit, y))
+    return MinNorm(weights, relative_residual(solution), solution.steps, is_zero(unit, y))
 
 
 def is_zero(unit: UnitGramian, y: Array) -> bool:

@@ -5,59 +5,75 @@ H is positive semidefinite with a diagonal near one. Two methods, both checked b
 1. block principal pivoting (Judice and Pires 1994): guess which entries are positive, solve for them by Cholesky,
    exchange *all* entries of the wrong sign at once. A handful of factorisations at any m, where an active-set
    method takes one for each entry; but it needs H to be regular on the supports it meets;
-2. Lawson and Hanson's NNLS, from scipy, on a factor of H, where H is singular or pivoting does not settle.
+2. an active-set method that reveals the rank, where H is singular, pivoting does not settle, or the answer is so
+   large that it may be noise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
-from paretograd.solvers.lapack import solve_spd
+from paretograd.solvers.active_set import active_set, smallest_multipliers
+from paretograd.solvers.lapack import is_regular, solve_spd
 
 #: Rounding allowed in a sign test, for values of order one: a few dozen units of float64.
 TOL = 4e-15
 
+#: Multipliers up to this keep the rounding of float32 rows, 1e-7, below 1e-5 in the direction that they combine.
+TRUSTED = 30.0
 
 #: From this m on, a few products with H that guess the support cost less than the factorisations they save.
 _GUESSED = 64
 
 
 class NonnegSolution(NamedTuple):
-    """``a`` with the violation of the optimality conditions, relative to the size of the terms."""
+    """``a`` with the largest violation of the optimality conditions, in the units of q."""
 
     a: Array
     residual: float
     steps: int
 
 
-def solve_nonneg_qp(
-    H: Array, q: Array, least_squares: Callable[[], Array], *, free: NDArray[np.bool_] | None = None
-) -> NonnegSolution:
-    """Minimise ``a'Ha/2 + q'a`` over ``a >= 0``; the problem must be bounded below.
+def solve_nonneg_qp(H: Array, q: Array, resolution: float, *, free: NDArray[np.bool_] | None = None) -> NonnegSolution:
+    """Minimise ``a'Ha/2 + q'a`` over ``a >= 0``; where the problem is unbounded below, the residual is infinite.
 
     Args:
         H: shape ``(m, m)``.
         q: shape ``(m,)``, a sum of terms of order one.
-        least_squares: called where pivoting fails; returns the solution of the same problem by `nnls`.
+        resolution: of the matrix, see `UnitGramian`.
         free: a guess of the positive entries, such as the last solve's.
     """
     found = _block_pivot(H, q, free)
-    if found is not None:
+    if found is not None and (found.a.max() <= TRUSTED or is_resolved(H, found.a > 0.0, resolution)):
         return found
-    a = least_squares()
-    slope = H @ a
-    slope += q
-    return NonnegSolution(a, nonneg_residual(a, slope), int(np.count_nonzero(a)))
+    return NonnegSolution(*active_set(H, q, resolution))
 
 
-def nonneg_residual(a: Array, slope: Array) -> float:
-    """Largest entry of ``min(a, slope)``, which is zero at the optimum, relative to ``1 + |a|``."""
-    return largest(np.minimum(a, slope)) / (1.0 + largest(a))
+def smallest(H: Array, q: Array, found: NonnegSolution, resolution: float) -> NonnegSolution:
+    """The shortest solution, where there are others: it does not depend on the order of the objectives."""
+    if is_regular(H, resolution):
+        return found
+    return found._replace(a=smallest_multipliers(H, H @ found.a + q, found.a, resolution))
+
+
+def relative_residual(found: NonnegSolution) -> float:
+    """The residual relative to ``1 + |a|``, for an answer that counts up to its length only."""
+    return found.residual / (1.0 + largest(found.a))
+
+
+def is_resolved(H: Array, inside: NDArray[np.bool_], resolution: float) -> bool:
+    """Return True if every vector of a support is farther than the resolution from the span of the others."""
+    rows = inside.nonzero()[0]
+    try:
+        inverse = np.linalg.inv(H[np.ix_(rows, rows)])  # its diagonal holds the inverse squares of these distances
+    except np.linalg.LinAlgError:
+        return False
+    squares = inverse.diagonal()
+    return bool(squares.min() > 0.0 and squares.max() <= resolution**-2)
 
 
 def largest(values: Array) -> float:
@@ -71,49 +87,6 @@ def factor(H: Array) -> Array:
     values, vectors = np.linalg.eigh(H)
     keep = values > 1e-15 * len(values) * values[-1]
     return np.asarray((vectors[:, keep] * np.sqrt(values[keep])).T)
-
-
-def nnls(A: Array, b: Array) -> Array:
-    """The ``x >= 0`` that minimises ``|A x - b|``, for columns of A of norm about one.
-
-    scipy's Lawson-Hanson steps off an optimal face now and then where many optimality conditions hold with
-    equality: its answer is checked, and if need be asked for again with b rescaled, which breaks the ties.
-    """
-    from scipy.optimize import nnls as lawson_hanson
-
-    best, error = np.zeros(A.shape[1]), np.inf
-    if (A.T @ b).max() <= TOL * (1.0 + np.abs(b).max()):
-        return best
-    for scale in (1.0, 1e3, 1e-3, 1e7):
-        try:
-            x = lawson_hanson(A, scale * b, maxiter=30 * A.shape[1])[0] / scale
-        except RuntimeError:  # too many iterations: the caller's residual will say so
-            continue
-        residual = nonneg_residual(x, A.T @ (A @ x - b))
-        if residual < error:
-            best, error = x, residual
-        if error <= TOL * (8 + A.shape[1]):
-            break
-    return best
-
-
-def least_distance(H: Array, q: Array) -> Array:
-    """Minimise ``a'Ha/2 + q'a`` over ``a >= 0`` for a singular H, by NNLS.
-
-    With ``q = -R'b`` it is ``min |R a - b|``. Where q is not in the range of H, it takes Lawson and Hanson's
-    least-distance form: ``min |R y|^2 + (p'y + 1)^2, y >= 0`` with p = q up to scale, and ``a = y / (1 + p'y)``.
-    """
-    size = float(np.abs(q).max())
-    if size == 0.0:
-        return np.zeros_like(q)
-    p = q / size
-    R = factor(H)
-    b = -(R @ p) / np.einsum("ij,ij->i", R, R)
-    if np.abs(p + R.T @ b).max() <= 1e-13 * len(q):
-        return size * nnls(R, b)
-    y = nnls(np.vstack([R, p]), np.append(np.zeros(len(R)), -1.0))
-    left = 1.0 + float(p @ y)
-    return y * (size / left) if left > 0.0 else np.zeros_like(q)
 
 
 def _block_pivot(H: Array, q: Array, free: NDArray[np.bool_] | None) -> NonnegSolution | None:
@@ -136,7 +109,7 @@ def _block_pivot(H: Array, q: Array, free: NDArray[np.bool_] | None) -> NonnegSo
         wrong = np.where(inside, a, slope) < -TOL * (1.0 + largest(a))
         count = int(np.count_nonzero(wrong))
         if count == 0:
-            residual = nonneg_residual(a, slope)
+            residual = largest(np.minimum(a, slope))
             return NonnegSolution(np.maximum(a, 0.0, out=a), residual, step)
         if count < fewest:
             fewest, patience = count, 4

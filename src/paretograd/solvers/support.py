@@ -2,8 +2,8 @@
 
 UPGrad projects m gradients onto the same dual cone. What the m problems share is the matrix, so everything
 that can be a product of whole matrices is one: the guess of the supports (a few steps of ADMM with one shared
-inverse) and the check. Only the solve on each guessed support is separate, and mostly once. Where the matrix is
-singular, each problem is solved by NNLS on one shared factor.
+inverse) and the check. Only the solve on each guessed support is separate, and mostly once. Problems that do not
+settle, or whose multipliers are so large that they may be noise, go to the active-set method one by one.
 """
 
 from __future__ import annotations
@@ -15,35 +15,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
-from paretograd.solvers.lapack import spd_solver
-from paretograd.solvers.nonneg_qp import TOL, factor, largest, nnls, nonneg_residual
+from paretograd.solvers.active_set import active_set, smallest_multipliers
+from paretograd.solvers.lapack import is_regular, spd_solver
+from paretograd.solvers.nonneg_qp import TOL, TRUSTED, is_resolved, largest
 
 #: Largest m for which one batched call on masked matrices beats a loop over the supports.
 _MASKED = 12
-#: Coefficients beyond this say that the matrix is singular, or close enough to leave the case to NNLS.
-_LARGE = 1e4
 
 
-def solve_shared_qps(H: Array, U: Array | None) -> tuple[Array, float, int]:
+def solve_shared_qps(H: Array, U: Array | None, resolution: float) -> tuple[Array, float, int]:
     """Minimise ``a'Ha/2 + u'Ha`` over ``a >= 0`` for every row u of U.
 
     Args:
         H: positive semidefinite with unit diagonal, shape ``(m, m)``.
         U: shape ``(k, m)``; None for the identity.
+        resolution: of the matrix, see `UnitGramian`.
 
     Returns:
-        the solutions, shape ``(k, m)``; their largest residual; the number of rounds.
+        the solutions, shape ``(k, m)``; their largest violation of the optimality conditions; the number of rounds.
     """
     Q = H if U is None else U @ H
-    A, settled, residual, rounds = _pivot(H, Q, _guess_supports(H, U))
-    if settled is not None:
-        R = factor(H)
-        rest = (~settled).nonzero()[0]
-        for k in rest:
-            A[k] = nnls(R, -R[:, k] if U is None else -R @ U[k])
-            rounds += 1
-        residual = max(residual, nonneg_residual(A[rest], A[rest] @ H + Q[rest]))
+    regular = is_regular(H, resolution)
+    A, residual, rounds, left = _pivot(H, Q, _guess_supports(H, U), None if regular else resolution)
+    for k in left:
+        A[k], wrong, steps = active_set(H, Q[k], resolution)
+        residual, rounds = max(residual, wrong), rounds + steps
+    if not regular:
+        _make_smallest(H, Q, U, A, resolution)
     return A, residual, rounds
+
+
+def _make_smallest(H: Array, Q: Array, U: Array | None, A: Array, resolution: float) -> None:
+    """Replace solutions that are not unique by the shortest ones, in place."""
+    slope = A.dot(H)
+    slope += Q
+    squares = slope.diagonal() if U is None else np.einsum("ki,ki->k", U, slope)  # lengths of the projections
+    if squares.max() > (4.0 * resolution) ** 2:  # else all vanish, whatever the weights
+        for k in range(len(A)):
+            A[k] = smallest_multipliers(H, slope[k], A[k], resolution)
 
 
 @lru_cache(maxsize=64)
@@ -78,12 +87,23 @@ def _guess_supports(H: Array, U: Array | None) -> NDArray[np.bool_]:
     return np.asarray(T > 0.0)
 
 
-def _pivot(H: Array, Q: Array, inside: NDArray[np.bool_]) -> tuple[Array, NDArray[np.bool_] | None, float, int]:
-    """Block principal pivoting on all problems at once; says which of them settled (None: all)."""
-    answers = todo = None
-    settled, residual, rounds = None, 0.0, 0
-    while rounds < 12:
-        rounds += 1
+def _pivot(
+    H: Array, Q: Array, inside: NDArray[np.bool_], resolution: float | None
+) -> tuple[Array, float, int, list[int]]:
+    """Block principal pivoting on all problems at once.
+
+    Args:
+        H: the matrix.
+        Q: linear terms, one row per problem.
+        inside: a guess of the supports.
+        resolution: of a matrix that is close to singular, whose large solutions have to be looked at; else None.
+
+    Returns:
+        solutions; their largest violation of the optimality conditions; rounds; the problems left over.
+    """
+    left: list[int] = []
+    answers, todo, residual = np.zeros(0), np.zeros(0, dtype=np.intp), 0.0
+    for rounds in range(1, 13):
         try:
             A = _solve_on(H, Q, inside)
         except np.linalg.LinAlgError:
@@ -92,33 +112,33 @@ def _pivot(H: Array, Q: Array, inside: NDArray[np.bool_]) -> tuple[Array, NDArra
         slope += Q
         flat = A.ravel()
         size = float(flat[flat.argmax()])
-        if not size <= _LARGE:
-            break
         error = largest(np.minimum(slope, A))  # zero at the optimum, where a or its slope is
-        allowed = TOL * (1.0 + size)
-        if error > allowed:
-            wrong = np.where(inside, A, slope) < -allowed
-        if error <= allowed or not np.count_nonzero(wrong):
-            residual = max(residual, error / (1.0 + size))
-            np.maximum(A, 0.0, out=A)
-            if answers is not None:
-                answers[todo], A = A, answers
-            return A, None, residual, rounds
-        if answers is None or todo is None or settled is None:
-            answers, todo, settled = np.zeros_like(Q), np.arange(len(Q)), np.zeros(len(Q), dtype=bool)
-        bad = wrong.any(axis=1)
-        good = ~bad
+        if rounds == 1:
+            if error <= TOL * (1.0 + size) and (resolution is None or size <= TRUSTED):
+                return np.maximum(A, 0.0, out=A), error, rounds, left
+            answers, todo = np.zeros_like(Q), np.arange(len(Q))
+        sizes = A.max(axis=1)
+        wrong = np.where(inside, A, slope) < -TOL * (1.0 + sizes[:, None])
+        noise = ~np.isfinite(sizes)
+        if resolution is not None:
+            for row in (sizes > TRUSTED).nonzero()[0]:
+                noise[row] = not is_resolved(H, inside[row], resolution)
+        good = ~(noise | wrong.any(axis=1))
         if good.any():
-            residual = max(residual, nonneg_residual(A[good], slope[good]))
-            answers[todo[good]], settled[todo[good]] = np.maximum(A[good], 0.0), True
-        todo, Q, inside = todo[bad], Q[bad], inside[bad] ^ wrong[bad]
-    if answers is None:
-        return np.zeros_like(Q), np.zeros(len(Q), dtype=bool), residual, rounds
-    return answers, settled, residual, rounds
+            residual = max(residual, largest(np.minimum(A[good], slope[good])))
+            answers[todo[good]] = np.maximum(A[good], 0.0)
+        left += todo[noise].tolist()
+        again = ~(good | noise)
+        todo, Q, inside = todo[again], Q[again], inside[again] ^ wrong[again]
+        if not len(todo):
+            return answers, residual, rounds, left
+    if not len(answers):
+        return np.zeros_like(Q), residual, rounds, list(range(len(Q)))
+    return answers, residual, rounds, left + todo.tolist()
 
 
 def _solve_on(H: Array, Q: Array, inside: NDArray[np.bool_]) -> Array:
-    """For each row, solve ``H a = -q`` on its support and put zeros elsewhere."""
+    """For each row, solve ``H a = -q`` on its support and put zeros elsewhere; NaN where H is singular there."""
     k, m = Q.shape
     if m <= _MASKED:
         signed = inside * -1.0
@@ -137,7 +157,7 @@ def _solve_on(H: Array, Q: Array, inside: NDArray[np.bool_]) -> Array:
             rows = column[start:end]
             info = solve(H.take(rows, 0).take(rows, 1).T, values[start:end], 1, 1, 1)[2]  # in place
             if info != 0:
-                raise np.linalg.LinAlgError
+                values[start:end] = np.nan
         start = end
     A = np.zeros((k, m))
     A.ravel()[place] = values

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from paretograd.solution import Status
 
+#: However much a formula magnifies rounding, an answer that is further off than this is not solved.
+_MOST = 1e-7
+
 
 def status_of(residual: float, m: int, amplification: float = 1.0) -> Status:
     """OPTIMAL where a residual is within rounding, INACCURATE otherwise.
@@ -16,4 +19,5 @@ def status_of(residual: float, m: int, amplification: float = 1.0) -> Status:
         m: number of objectives.
         amplification: factor by which the method's formula magnifies rounding.
     """
-    return Status.OPTIMAL if residual <= 2e-16 * (1000 + 100 * m) * amplification else Status.INACCURATE
+    rounding = 2e-16 * (1000 + 100 * m) * amplification
+    return Status.OPTIMAL if residual <= min(rounding, _MOST) else Status.INACCURATE

@@ -1,0 +1,182 @@
+"""``min a'Ha/2 + q'a  subject to  a >= 0`` where H is singular, or close to it: the smallest multipliers win.
+
+Gradients that cancel but for the rounding of their rows leave a wedge of directions, 1e-8 wide in float32, between
+half-spaces that ought to share their boundary. The exact answer for the rounded rows lies in that wedge. It needs
+multipliers of 1e8, which are noise: the next rounding of the rows opens another wedge. So a gradient whose distance
+from the span of the active ones is below the resolution of the Gramian counts as a combination of them, and adds no
+half-space of its own. All that is left has multipliers of ordinary size, and is solved exactly.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paretograd.geometry.gramian import Array
+from paretograd.solvers.lapack import is_regular, solve_triangular
+
+#: Rounding of a slope, for each unit of the multipliers that it sums.
+_ROUNDING = 4e-15
+
+#: Slopes below this vanish but for the rounding of float32 rows.
+_SLOPE = 1e-6
+
+
+def active_set(H: Array, q: Array, resolution: float) -> tuple[Array, float, int]:
+    """Lawson and Hanson's method on a factor that reveals the rank of the active gradients.
+
+    The objective falls with every step, so that the method ends. Its path depends on slopes alone, not on the order
+    of the objectives (ties to rounding apart).
+
+    Args:
+        H: inner products of vectors of norm about one, shape ``(m, m)``.
+        q: shape ``(m,)``, of order one.
+        resolution: distance from the span of the active vectors below which a vector counts as lying in it.
+
+    Returns:
+        the solution; the violation of the optimality conditions; the number of steps. The violation is infinite
+        where the problem is unbounded.
+    """
+    m = len(q)
+    active, a, refused = _Active(H, resolution), np.zeros(m), np.zeros(m, dtype=bool)
+    noise = 4.0 * resolution * float(np.abs(q).max(initial=0.0))
+    for steps in range(10 * m + 50):
+        slope = H.dot(a)
+        slope += q
+        waiting = np.where(refused, np.inf, slope)
+        waiting[active.rows] = np.inf
+        entering = int(waiting.argmin())
+        if not waiting[entering] < -_ROUNDING * (1.0 + float(a.max())):
+            break
+        if not active.append(entering):
+            if slope[entering] >= -noise:
+                refused[entering] = True
+                continue
+            if not _exchange(active, entering, a):
+                return a, math.inf, steps
+        if _walk(active, q, a):
+            refused[:] = False
+        else:
+            refused[entering] = True
+    wrong = np.where(a > 0.0, np.abs(slope), np.maximum(-slope, 0.0))
+    wrong[refused & (wrong <= noise)] = 0.0
+    return a, float(wrong.max()), steps
+
+
+def smallest_multipliers(H: Array, slope: Array, a: Array, resolution: float) -> Array:
+    """The shortest of all solutions, given one of them: unlike that one, it does not depend on the order of the rows.
+
+    Solutions differ by null vectors of H on the face where slopes vanish. Let N project onto those. The solutions
+    are then ``x0 + N z`` with ``x0 = a - N a``, and the shortest non-negative one has z from the same kind of problem,
+    ``min z'Nz/2 + x0'z, z >= 0``.
+
+    Args:
+        H: as for `active_set`.
+        slope: ``H a + q``.
+        a: a solution.
+        resolution: as for `active_set`.
+    """
+    rounding = max(_SLOPE, 4.0 * resolution**2)  # a slope is off by the rounding of the cosines, and of float32 rows
+    face = ((a > 0.0) | (slope <= rounding)).nonzero()[0]
+    on_face = H[np.ix_(face, face)]
+    if len(face) < 2 or is_regular(on_face, resolution):
+        return a
+    values, vectors = np.linalg.eigh(on_face)
+    null = vectors[:, values <= resolution**2]
+    if not null.shape[1]:
+        return a
+    N = null @ null.T
+    x0 = a[face] - N @ a[face]
+    shortest = np.zeros_like(a)
+    shortest[face] = np.maximum(x0 + N @ active_set(N, x0, resolution)[0], 0.0)
+    return shortest
+
+
+class _Active:
+    """The active vectors, kept independent: their numbers, and a Cholesky factor of their inner products."""
+
+    def __init__(self, H: Array, resolution: float) -> None:
+        self._H, self._least = H, resolution**2
+        self._factor = np.empty_like(H)
+        self.rows: list[int] = []
+
+    def _basis(self, k: int) -> tuple[Array, Array]:
+        """Vector k in the orthonormal basis that the factor stands for, and as a combination of the active vectors."""
+        L = self._lower
+        along = solve_triangular(L, self._H[self.rows, k])
+        return along, solve_triangular(L, along, transposed=True)
+
+    def combination(self, k: int) -> Array:
+        """Coefficients of the combination of the active vectors nearest to vector k."""
+        return self._basis(k)[1]
+
+    def append(self, k: int) -> bool:
+        """Make vector k active, unless it, or an active one, then lies in the span of the others."""
+        along, combination = self._basis(k)
+        left = float(self._H[k, k] - along.dot(along))  # squared distance; an active vector's is left / combination^2
+        if not left >= self._least * max(1.0, float(np.abs(combination).max(initial=0.0)) ** 2):
+            return False
+        p = len(self.rows)
+        self._factor[p, :p], self._factor[p, p] = along, math.sqrt(left)
+        self.rows.append(k)
+        return True
+
+    def remove(self, gone: NDArray[np.bool_]) -> None:
+        """Make some of the active vectors inactive."""
+        self.rows = [k for k, leaves in zip(self.rows, gone, strict=True) if not leaves]
+        p = len(self.rows)
+        self._factor[:p, :p] = np.linalg.cholesky(self._H[np.ix_(self.rows, self.rows)])
+
+    def minimiser(self, q: Array) -> Array:
+        """The minimiser over the active entries without regard to signs."""
+        L = self._lower
+        return solve_triangular(L, solve_triangular(L, -q[self.rows]), transposed=True)
+
+    @property
+    def _lower(self) -> Array:
+        p = len(self.rows)
+        return self._factor[:p, :p]
+
+
+def _walk(active: _Active, q: Array, a: Array) -> bool:
+    """Move ``a`` to the minimiser over the active entries, those that reach zero leaving; True if it moved."""
+    moved = False
+    while active.rows:
+        rows, goal = active.rows, active.minimiser(q)
+        now = a[rows]
+        blocked = goal <= 0.0
+        if not blocked.any():
+            a[rows] = goal
+            return True
+        room = np.where(blocked, now / np.where(blocked, now - goal, 1.0), np.inf)
+        step = float(room.min())
+        moved = moved or step > 0.0
+        gone = room <= step
+        now += step * (goal - now)
+        a[rows] = np.where(gone, 0.0, now)
+        active.remove(gone)
+        if not moved:  # the entry that has just come leaves at once: its slope was rounding
+            return False
+    return moved
+
+
+def _exchange(active: _Active, entering: int, a: Array) -> bool:
+    """Let a vector replace active ones of which it is a combination, moving ``a`` along the null vector.
+
+    The combination ``J.T a`` stays the same, the linear term falls. Returns False if nothing stops the fall.
+    """
+    while not active.append(entering):
+        combination = active.combination(entering)
+        falling = combination > 1e-9 * np.abs(combination).max(initial=0.0)
+        if not falling.any():
+            return False
+        rows = active.rows
+        room = np.where(falling, a[rows] / np.where(falling, combination, 1.0), np.inf)
+        step = float(room.min())
+        gone = room <= step
+        a[rows] = np.where(gone, 0.0, np.maximum(a[rows] - step * combination, 0.0))
+        a[entering] += step
+        active.remove(gone)
+    return True
