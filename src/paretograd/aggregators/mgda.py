@@ -115,7 +115,7 @@ class ClippedMGDA(GramianAggregator):
         return Guarantee(None, in_cone=True, in_hull=self.renormalize, note="A baseline without a guarantee.")
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        found = outcome_of(min_norm_point(unit))
+        found = outcome_of(min_norm_point(unit, shortest=True))
         clipped = np.minimum(found.weights, self.cap)
         status = Status.OPTIMAL if found.status is Status.STATIONARY else found.status
         return found._replace(weights=clipped / clipped.sum() if self.renormalize else clipped, status=status)

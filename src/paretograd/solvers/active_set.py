@@ -10,12 +10,13 @@ half-space of its own. All that is left has multipliers of ordinary size, and is
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
-from paretograd.solvers.lapack import is_regular, solve_triangular
+from paretograd.solvers.lapack import is_regular, pivoted_cholesky, solve_triangular
 
 #: Rounding of a slope, for each unit of the multipliers that it sums.
 _ROUNDING = 4e-15
@@ -24,7 +25,16 @@ _ROUNDING = 4e-15
 _SLOPE = 1e-6
 
 
-def active_set(H: Array, q: Array, resolution: float) -> tuple[Array, float, int]:
+class NonnegSolution(NamedTuple):
+    """``a``, its slope ``H a + q``, and the largest violation of the optimality conditions, in the units of q."""
+
+    a: Array
+    slope: Array
+    residual: float
+    steps: int
+
+
+def active_set(H: Array, q: Array, resolution: float, guess: NDArray[np.bool_] | None = None) -> NonnegSolution:
     """Lawson and Hanson's method on a factor that reveals the rank of the active gradients.
 
     The objective falls with every step, so that the method ends. Its path depends on slopes alone, not on the order
@@ -34,13 +44,15 @@ def active_set(H: Array, q: Array, resolution: float) -> tuple[Array, float, int
         H: inner products of vectors of norm about one, shape ``(m, m)``.
         q: shape ``(m,)``, of order one.
         resolution: distance from the span of the active vectors below which a vector counts as lying in it.
+        guess: entries that may be positive, to begin with.
 
     Returns:
-        the solution; the violation of the optimality conditions; the number of steps. The violation is infinite
-        where the problem is unbounded.
+        the solution; its residual is infinite if the problem is unbounded below.
     """
     m = len(q)
     active, a, refused = _Active(H, resolution), np.zeros(m), np.zeros(m, dtype=bool)
+    if guess is not None and guess.any():
+        _begin(active, guess.nonzero()[0], q, a)
     noise = 4.0 * resolution * float(np.abs(q).max(initial=0.0))
     for steps in range(10 * m + 50):
         slope = H.dot(a)
@@ -55,18 +67,20 @@ def active_set(H: Array, q: Array, resolution: float) -> tuple[Array, float, int
                 refused[entering] = True
                 continue
             if not _exchange(active, entering, a):
-                return a, math.inf, steps
+                return NonnegSolution(a, slope, math.inf, steps)
         if _walk(active, q, a):
             refused[:] = False
         else:
             refused[entering] = True
     wrong = np.where(a > 0.0, np.abs(slope), np.maximum(-slope, 0.0))
     wrong[refused & (wrong <= noise)] = 0.0
-    return a, float(wrong.max()), steps
+    # The objective is at most 0, its value at a = 0: a projection is never longer than what it projects.
+    excess = float(a.dot(slope + q))
+    return NonnegSolution(a, slope, max(float(wrong.max()), excess), steps)
 
 
-def smallest_multipliers(H: Array, slope: Array, a: Array, resolution: float) -> Array:
-    """The shortest of all solutions, given one of them: unlike that one, it does not depend on the order of the rows.
+def smallest(H: Array, found: NonnegSolution, resolution: float, *, independent: bool = True) -> NonnegSolution:
+    """The shortest of all solutions, given one: unlike that one, it does not depend on the order of the objectives.
 
     Solutions differ by null vectors of H on the face where slopes vanish. Let N project onto those. The solutions
     are then ``x0 + N z`` with ``x0 = a - N a``, and the shortest non-negative one has z from the same kind of problem,
@@ -74,24 +88,29 @@ def smallest_multipliers(H: Array, slope: Array, a: Array, resolution: float) ->
 
     Args:
         H: as for `active_set`.
-        slope: ``H a + q``.
-        a: a solution.
+        found: a solution.
         resolution: as for `active_set`.
+        independent: the vectors of the support are known to be independent.
     """
+    a, slope = found.a, found.slope
     rounding = max(_SLOPE, 4.0 * resolution**2)  # a slope is off by the rounding of the cosines, and of float32 rows
+    if independent:
+        larger = np.maximum(a, slope)
+        if larger[larger.argmin()] > rounding:  # no slope vanishes but on the support: the solution is unique
+            return found
     face = ((a > 0.0) | (slope <= rounding)).nonzero()[0]
-    on_face = H[np.ix_(face, face)]
+    on_face = H.take(face, 0).take(face, 1)
     if len(face) < 2 or is_regular(on_face, resolution):
-        return a
+        return found
     values, vectors = np.linalg.eigh(on_face)
     null = vectors[:, values <= resolution**2]
     if not null.shape[1]:
-        return a
+        return found
     N = null @ null.T
     x0 = a[face] - N @ a[face]
     shortest = np.zeros_like(a)
-    shortest[face] = np.maximum(x0 + N @ active_set(N, x0, resolution)[0], 0.0)
-    return shortest
+    shortest[face] = np.maximum(x0 + N @ active_set(N, x0, resolution).a, 0.0)
+    return found._replace(a=shortest)
 
 
 class _Active:
@@ -101,6 +120,12 @@ class _Active:
         self._H, self._least = H, resolution**2
         self._factor = np.empty_like(H)
         self.rows: list[int] = []
+
+    def begin(self, rows: NDArray[np.intp]) -> None:
+        """Make as many of these vectors active as are independent, those first that are farthest from each other."""
+        factor, order, rank = pivoted_cholesky(self._H.take(rows, 0).take(rows, 1), self._least)
+        self._factor[:rank, :rank] = factor[:rank, :rank]
+        self.rows = rows[order[:rank]].tolist()
 
     def _basis(self, k: int) -> tuple[Array, Array]:
         """Vector k in the orthonormal basis that the factor stands for, and as a combination of the active vectors."""
@@ -138,6 +163,17 @@ class _Active:
     def _lower(self) -> Array:
         p = len(self.rows)
         return self._factor[:p, :p]
+
+
+def _begin(active: _Active, rows: NDArray[np.intp], q: Array, a: Array) -> None:
+    """Set ``a`` to a minimiser over some of these entries that is positive on all of them."""
+    active.begin(rows)
+    while active.rows:
+        goal = active.minimiser(q)
+        if goal.min() > 0.0:
+            a[active.rows] = goal
+            return
+        active.remove(goal <= 0.0)
 
 
 def _walk(active: _Active, q: Array, a: Array) -> bool:

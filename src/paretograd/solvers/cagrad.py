@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.solvers.active_set import NonnegSolution, smallest
 from paretograd.solvers.dual_cone import Projection, project_dual_cone
 from paretograd.solvers.lapack import solve_spd
 from paretograd.solvers.min_norm import min_norm_point
-from paretograd.solvers.nonneg_qp import NonnegSolution, largest, smallest, solve_nonneg_qp
+from paretograd.solvers.nonneg_qp import largest, solve_nonneg_qp
 
 
 def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
@@ -48,9 +49,8 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
         low, high = 0.0, 2.0 * (1.0 + c) / c * radius * gamma
     else:
         low, high = float((base / tilt).min()), 0.0
-    solution, level, steps = _best_level(C, base, tilt, radius, low, high, unit.resolution)
-    q = base - level * tilt
-    solution = smallest(C, q, solution, unit.resolution)
+    solution, steps = _best_level(C, base, tilt, radius, low, high, unit.resolution)
+    solution = smallest(C, solution, unit.resolution)
     weights = u + unit.expand(solution.a * (top / norms))
     used = at_zero.steps + nearest.steps + steps
     return Projection(weights, solution.residual, used, 1.0 + largest(solution.a))
@@ -58,10 +58,10 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
 
 def _best_level(
     C: Array, base: Array, tilt: Array, radius: float, low: float, high: float, resolution: float
-) -> tuple[NonnegSolution, float, int]:
-    """The solution at the largest level t in [low, high] whose distance is at most the radius; t; steps."""
+) -> tuple[NonnegSolution, int]:
+    """The solution at the largest level t in [low, high] whose distance is at most the radius."""
     level, steps, free = 0.5 * (low + high), 0, None
-    best: tuple[NonnegSolution, float] | None = None
+    best: NonnegSolution | None = None
     best_error = np.inf
     for _ in range(100):
         q = base - level * tilt
@@ -73,7 +73,7 @@ def _best_level(
         distance = math.sqrt(max(-float(a @ q), 0.0)) if math.isfinite(solution.residual) else math.inf
         error = abs(distance - radius) / radius
         if error < best_error:
-            best, best_error = (solution, level), error
+            best, best_error = solution, error
         if distance <= radius:
             low = max(low, level)
         else:
@@ -88,7 +88,7 @@ def _best_level(
             break
         level = candidate
     assert best is not None
-    return *best, steps
+    return best, steps
 
 
 def _quadratic_step(

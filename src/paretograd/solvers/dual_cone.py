@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from paretograd.geometry.gramian import Array, UnitGramian
-from paretograd.solvers.nonneg_qp import largest, smallest, solve_nonneg_qp
+from paretograd.solvers.active_set import smallest
+from paretograd.solvers.nonneg_qp import largest, solve_nonneg_qp
 from paretograd.solvers.support import solve_shared_qps
 
 
@@ -43,7 +44,7 @@ def project_dual_cone(unit: UnitGramian, u: Array) -> Projection:
     q = C @ scaled
     if q.min() >= 0.0:
         return Projection(u, 0.0, 0)
-    found = smallest(C, q, solve_nonneg_qp(C, q, unit.resolution), unit.resolution)
+    found = smallest(C, solve_nonneg_qp(C, q, unit.resolution), unit.resolution)
     weights = u + unit.expand(found.a * (size / norms))
     return Projection(weights, found.residual, found.steps, 1.0 + largest(found.a))
 
@@ -76,4 +77,5 @@ def _additions(unit: UnitGramian) -> tuple[Array, float, int, float]:
     if not len(flat) or flat[flat.argmin()] >= 0.0:
         return unit.C, 0.0, 0, 1.0
     added, residual, steps = solve_shared_qps(unit.C, None, unit.resolution)
-    return added, residual, steps, 1.0 + largest(added)
+    flat = added.ravel()
+    return added, residual, steps, 1.0 + float(flat[flat.argmax()])

@@ -5,10 +5,11 @@ Importing ``scipy.linalg`` takes a quarter of a second, which a user who only im
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
 
@@ -36,21 +37,24 @@ def add_square(A: Array, a: Array) -> Array:
     return _blas().dger(1.0, a, a, a=A.T).T  # type: ignore[no-any-return]
 
 
-def solve_spd(A: Array, b: Array) -> Array | None:
-    """Solve ``A x = b`` for a positive definite A with a diagonal near one, overwriting A; None where A is singular."""
+def solve_spd(A: Array, b: Array, singular: float = SINGULAR) -> Array | None:
+    """Solve ``A x = b`` for a positive definite A with a diagonal near one, overwriting A; None if A is singular."""
     # A.T is what LAPACK calls column-major: no copy is made, and A, a temporary of the caller, is overwritten.
     factor, x, info = _lapack().dposv(A.T, b, 1, 1)
     pivots = factor.diagonal()
-    if info != 0 or pivots[pivots.argmin()] ** 2 < SINGULAR:
+    if info != 0 or pivots[pivots.argmin()] ** 2 < singular:
         return None
     return x  # type: ignore[no-any-return]
 
 
+@lru_cache(maxsize=64)
+def _shift(m: int, resolution: float) -> Array:
+    return (10.0 * resolution) ** 2 * np.eye(m)
+
+
 def is_regular(A: Array, resolution: float) -> bool:
-    """Return True if a matrix of inner products is so far from singular that no order of its rows makes it seem so."""
-    factor, info = _lapack().dpotrf(A.T, 1, 0)
-    pivots = factor.diagonal()
-    return info == 0 and bool(pivots[pivots.argmin()] > 10.0 * resolution)  # distances between a row and a span
+    """Return True if vectors with these inner products are far from dependent: eigenvalues above (10 resolution)^2."""
+    return _lapack().dpotrf(A - _shift(len(A), resolution), 1, 0, 1)[1] == 0  # type: ignore[no-any-return]
 
 
 def solve_triangular(L: Array, b: Array, transposed: bool = False) -> Array:
@@ -59,6 +63,12 @@ def solve_triangular(L: Array, b: Array, transposed: bool = False) -> Array:
     if not len(b):
         return b
     return _lapack().dtrtrs(L.T, b, lower=0, trans=0 if transposed else 1)[0]  # type: ignore[no-any-return]
+
+
+def pivoted_cholesky(A: Array, least: float) -> tuple[Array, NDArray[np.intp], int]:
+    """L with ``L L' = A[order][:, order]`` in its first ``rank`` columns: the largest pivots, down to ``least``."""
+    factor, order, rank, _ = _lapack().dpstrf(A, tol=least, lower=1)
+    return factor, order - 1, int(rank)
 
 
 def spd_solver() -> Any:

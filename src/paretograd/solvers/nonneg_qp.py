@@ -11,14 +11,12 @@ H is positive semidefinite with a diagonal near one. Two methods, both checked b
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
-from paretograd.solvers.active_set import active_set, smallest_multipliers
-from paretograd.solvers.lapack import is_regular, solve_spd
+from paretograd.solvers.active_set import NonnegSolution, active_set
+from paretograd.solvers.lapack import SINGULAR, solve_spd
 
 #: Rounding allowed in a sign test, for values of order one: a few dozen units of float64.
 TOL = 4e-15
@@ -30,14 +28,6 @@ TRUSTED = 30.0
 _GUESSED = 64
 
 
-class NonnegSolution(NamedTuple):
-    """``a`` with the largest violation of the optimality conditions, in the units of q."""
-
-    a: Array
-    residual: float
-    steps: int
-
-
 def solve_nonneg_qp(H: Array, q: Array, resolution: float, *, free: NDArray[np.bool_] | None = None) -> NonnegSolution:
     """Minimise ``a'Ha/2 + q'a`` over ``a >= 0``; where the problem is unbounded below, the residual is infinite.
 
@@ -47,17 +37,10 @@ def solve_nonneg_qp(H: Array, q: Array, resolution: float, *, free: NDArray[np.b
         resolution: of the matrix, see `UnitGramian`.
         free: a guess of the positive entries, such as the last solve's.
     """
-    found = _block_pivot(H, q, free)
-    if found is not None and (found.a.max() <= TRUSTED or is_resolved(H, found.a > 0.0, resolution)):
+    found = _block_pivot(H, q, free, max(SINGULAR, resolution**2))
+    if found is not None and (largest(found.a) <= TRUSTED or is_resolved(H, found.a > 0.0, resolution)):
         return found
-    return NonnegSolution(*active_set(H, q, resolution))
-
-
-def smallest(H: Array, q: Array, found: NonnegSolution, resolution: float) -> NonnegSolution:
-    """The shortest solution, where there are others: it does not depend on the order of the objectives."""
-    if is_regular(H, resolution):
-        return found
-    return found._replace(a=smallest_multipliers(H, H @ found.a + q, found.a, resolution))
+    return active_set(H, q, resolution)
 
 
 def relative_residual(found: NonnegSolution) -> float:
@@ -89,7 +72,7 @@ def factor(H: Array) -> Array:
     return np.asarray((vectors[:, keep] * np.sqrt(values[keep])).T)
 
 
-def _block_pivot(H: Array, q: Array, free: NDArray[np.bool_] | None) -> NonnegSolution | None:
+def _block_pivot(H: Array, q: Array, free: NDArray[np.bool_] | None, singular: float) -> NonnegSolution | None:
     """Block principal pivoting; None where a factorisation fails or the exchanges do not settle."""
     m = len(q)
     inside = free
@@ -100,7 +83,7 @@ def _block_pivot(H: Array, q: Array, free: NDArray[np.bool_] | None) -> NonnegSo
         a = np.zeros(m)
         rows = inside.nonzero()[0]
         if len(rows):
-            part = solve_spd(H.copy() if len(rows) == m else H.take(rows, 0).take(rows, 1), -q.take(rows))
+            part = solve_spd(H.copy() if len(rows) == m else H.take(rows, 0).take(rows, 1), -q.take(rows), singular)
             if part is None:
                 return None
             a[rows] = part
@@ -110,7 +93,7 @@ def _block_pivot(H: Array, q: Array, free: NDArray[np.bool_] | None) -> NonnegSo
         count = int(np.count_nonzero(wrong))
         if count == 0:
             residual = largest(np.minimum(a, slope))
-            return NonnegSolution(np.maximum(a, 0.0, out=a), residual, step)
+            return NonnegSolution(np.maximum(a, 0.0, out=a), slope, residual, step)
         if count < fewest:
             fewest, patience = count, 4
         elif patience > 0:

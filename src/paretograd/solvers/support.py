@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
-from paretograd.solvers.active_set import active_set, smallest_multipliers
+from paretograd.solvers.active_set import NonnegSolution, active_set, smallest
 from paretograd.solvers.lapack import is_regular, spd_solver
 from paretograd.solvers.nonneg_qp import TOL, TRUSTED, is_resolved, largest
 
@@ -36,10 +36,11 @@ def solve_shared_qps(H: Array, U: Array | None, resolution: float) -> tuple[Arra
     """
     Q = H if U is None else U @ H
     regular = is_regular(H, resolution)
-    A, residual, rounds, left = _pivot(H, Q, _guess_supports(H, U), None if regular else resolution)
+    guess = _guess_supports(H, U)
+    A, residual, rounds, left = _pivot(H, Q, guess, None if regular else resolution)
     for k in left:
-        A[k], wrong, steps = active_set(H, Q[k], resolution)
-        residual, rounds = max(residual, wrong), rounds + steps
+        found = active_set(H, Q[k], resolution, guess[k])
+        A[k], residual, rounds = found.a, max(residual, found.residual), rounds + found.steps
     if not regular:
         _make_smallest(H, Q, U, A, resolution)
     return A, residual, rounds
@@ -52,7 +53,7 @@ def _make_smallest(H: Array, Q: Array, U: Array | None, A: Array, resolution: fl
     squares = slope.diagonal() if U is None else np.einsum("ki,ki->k", U, slope)  # lengths of the projections
     if squares.max() > (4.0 * resolution) ** 2:  # else all vanish, whatever the weights
         for k in range(len(A)):
-            A[k] = smallest_multipliers(H, slope[k], A[k], resolution)
+            A[k] = smallest(H, NonnegSolution(A[k], slope[k], 0.0, 0), resolution, independent=False).a
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +103,8 @@ def _pivot(
         solutions; their largest violation of the optimality conditions; rounds; the problems left over.
     """
     left: list[int] = []
-    answers, todo, residual = np.zeros(0), np.zeros(0, dtype=np.intp), 0.0
+    answers = todo = None
+    residual = 0.0
     for rounds in range(1, 13):
         try:
             A = _solve_on(H, Q, inside)
@@ -113,7 +115,7 @@ def _pivot(
         flat = A.ravel()
         size = float(flat[flat.argmax()])
         error = largest(np.minimum(slope, A))  # zero at the optimum, where a or its slope is
-        if rounds == 1:
+        if answers is None or todo is None:
             if error <= TOL * (1.0 + size) and (resolution is None or size <= TRUSTED):
                 return np.maximum(A, 0.0, out=A), error, rounds, left
             answers, todo = np.zeros_like(Q), np.arange(len(Q))
@@ -132,7 +134,7 @@ def _pivot(
         todo, Q, inside = todo[again], Q[again], inside[again] ^ wrong[again]
         if not len(todo):
             return answers, residual, rounds, left
-    if not len(answers):
+    if answers is None or todo is None:
         return np.zeros_like(Q), residual, rounds, list(range(len(Q)))
     return answers, residual, rounds, left + todo.tolist()
 
