@@ -129,9 +129,9 @@ class _Active:
 
     def _basis(self, k: int) -> tuple[Array, Array]:
         """Vector k in the orthonormal basis that the factor stands for, and as a combination of the active vectors."""
-        L = self._lower
-        along = solve_triangular(L, self._H[self.rows, k])
-        return along, solve_triangular(L, along, transposed=True)
+        R = self._upper
+        along = solve_triangular(R, self._H[self.rows, k], transposed=True)
+        return along, solve_triangular(R, along)
 
     def combination(self, k: int) -> Array:
         """Coefficients of the combination of the active vectors nearest to vector k."""
@@ -156,13 +156,13 @@ class _Active:
 
     def minimiser(self, q: Array) -> Array:
         """The minimiser over the active entries without regard to signs."""
-        L = self._lower
-        return solve_triangular(L, solve_triangular(L, -q[self.rows]), transposed=True)
+        R = self._upper
+        return solve_triangular(R, solve_triangular(R, -q[self.rows], transposed=True))
 
     @property
-    def _lower(self) -> Array:
+    def _upper(self) -> Array:
         p = len(self.rows)
-        return self._factor[:p, :p]
+        return self._factor[:p, :p].T
 
 
 def _begin(active: _Active, rows: NDArray[np.intp], q: Array, a: Array) -> None:

@@ -57,12 +57,11 @@ def is_regular(A: Array, resolution: float) -> bool:
     return _lapack().dpotrf(A - _shift(len(A), resolution), 1, 0, 1)[1] == 0  # type: ignore[no-any-return]
 
 
-def solve_triangular(L: Array, b: Array, transposed: bool = False) -> Array:
-    """Solve ``L x = b`` or ``L' x = b`` for a lower triangular L."""
-    # Column-major, L' is the upper triangle: LAPACK takes it as it is if L is contiguous.
+def solve_triangular(R: Array, b: Array, *, transposed: bool = False) -> Array:
+    """Solve ``R x = b``, or ``R' x = b``, for an upper triangular R."""
     if not len(b):
         return b
-    return _lapack().dtrtrs(L.T, b, lower=0, trans=0 if transposed else 1)[0]  # type: ignore[no-any-return]
+    return _lapack().dtrtrs(R, b, trans=int(transposed))[0]  # type: ignore[no-any-return]
 
 
 def pivoted_cholesky(A: Array, least: float) -> tuple[Array, NDArray[np.intp], int]:
