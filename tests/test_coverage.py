@@ -46,7 +46,7 @@ class TestCoverage:
         for entry in found.covered:
             for rule in entry.rules:
                 promise = rule.guarantee
-                assert (promise.theorem, promise.F) == (entry.result.label, entry.surrogate)
+                assert (promise.theorem, str(promise.F)) == (entry.result.label, entry.surrogate)
         assert all(rule.guarantee.theorem is None for rule in found.uncovered)
         assert all(rule.guarantee.note for rule in found.uncovered)
 

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import paretograd as pg
+from paretograd import subproblem as sp
 from paretograd.aggregators.mixed import paper_pool
 from paretograd.aggregators.registry import parse_aggregators
 from paretograd.cli.app import app
-from paretograd.guarantees import MEAN, SUM
+from paretograd.guarantees import MEAN, SUM, Surrogate
 
 J = torch.tensor([[3.0, 0.0, 1.0], [-1.0, 1.0, 0.0], [0.5, 0.5, -1.0]], dtype=torch.float64)
 G = pg.gramian(J)
@@ -420,7 +421,9 @@ def test_the_papers_pool_has_theorem_2() -> None:
         ([pg.NashMTL(), pg.Mean()], "thm:PS-fd", None, SUM),
         ([pg.UPGrad([0.2, 0.2]), pg.MGDA()], "thm:PS-fd", 1.0, SUM),
         ([pg.MGDA()], "thm:cvg_nonconflict", 1.0, SUM),
-        ([pg.Mean([1.0, 2.0])], "thm:PS-cvx", 1.0, "sum_k weights_k f_k"),
+        ([pg.Mean([1.0, 2.0])], "thm:PS-cvx", 1.0, Surrogate((1.0, 2.0))),
+        ([pg.Mean([1.0, 2.0]), pg.Mean([1.0, 2.0])], "thm:PS-cvx", 1.0, Surrogate((1.0, 2.0))),
+        ([pg.Mean([0.1, 0.2]), pg.Subproblem(sp.Linear([0.1, 0.2]))], "thm:PS-fd", 1.0, Surrogate((0.1, 0.2))),
         ([pg.Mean([1.0, 2.0]), pg.MGDA()], None, None, SUM),
         ([pg.Mean([1.0, 2.0]), pg.Mean([2.0, 1.0])], None, None, SUM),
         ([pg.MGDA(), pg.RGW(seed=0)], None, None, SUM),
@@ -429,14 +432,16 @@ def test_the_papers_pool_has_theorem_2() -> None:
     ],
     ids=str,
 )
-def test_theorem_and_constant(pool: list[pg.Aggregator], theorem: str | None, alignment: float | None, F: str) -> None:
+def test_theorem_and_constant(
+    pool: list[pg.Aggregator], theorem: str | None, alignment: float | None, F: Surrogate
+) -> None:
     promise = pg.Mixed(pool).guarantee
     assert (promise.theorem, promise.alignment, promise.F) == (theorem, alignment, F)
 
 
 def test_notes_name_the_rules_that_the_promise_depends_on() -> None:
     assert "holds RGW, IMTL-G, which no theorem covers" in pg.Mixed([pg.RGW(), pg.IMTLG(), pg.MGDA()]).guarantee.note
-    assert "Mean has F = sum_k weights_k f_k" in pg.Mixed([pg.Mean([1.0, 2.0]), pg.MGDA()]).guarantee.note
+    assert "Mean has F = 1 f_0 + 2 f_1." in pg.Mixed([pg.Mean([1.0, 2.0]), pg.MGDA()]).guarantee.note
     assert pg.Mixed([pg.NashMTL(), pg.MGDA()]).guarantee.note == pg.NashMTL().guarantee.note
     assert pg.Mixed([pg.NashMTL(), pg.Mean()]).guarantee.note == f"Nash-MTL: {pg.NashMTL().guarantee.note}"
     assert pg.Mixed([pg.Mean(), pg.CappedMGDA(cap=0.5)]).guarantee.note == ""
@@ -630,7 +635,7 @@ def test_the_bound_of_corollary_1_holds_on_a_run(pool: tuple[pg.Aggregator, ...]
     rule = pg.Mixed(pool, pg.Random(0))
     promise = rule.guarantee
     assert promise.alignment is not None
-    phi = torch.full((2,), 1.0 if promise.F == SUM else 0.5, dtype=torch.float64)
+    phi = torch.from_numpy(promise.F.phi(2))
     smoothness = float((phi @ HESSIANS).max())
     start = float(phi @ (HESSIANS * (START - CENTRES) ** 2 / 2).sum(dim=1))
     _, gammas, squares = run(rule, START, 300, promise.alignment / smoothness)

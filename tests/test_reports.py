@@ -97,6 +97,12 @@ class TestWords:
         found = compare(PLANE, roster(2, ["mgda", "upgrad"]))
         assert "No rule conflicts here" in words.findings(found)[1]
 
+    def test_what_rounding_hides_is_said(self):
+        found = compare(torch.tensor([[1.0, 2.0], [-3.0, -6.0]], dtype=torch.float64), roster(2, ["mgda"]))
+        assert words.conflicts(found.rows[0]) == "(0, 1?)"
+        assert found.rows[0].alignment is None
+        assert "For MGDA, rounding hides whether some objectives" in words.findings(found)[1]
+
     def test_odd_statuses_are_explained(self):
         found = full(torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64))
         assert any(pg.Status.STATIONARY.value in sentence for sentence in words.findings(found))

@@ -219,8 +219,9 @@ def test_condition_a_without_a_length_is_told_from_no_condition() -> None:
     assert second.label == "thm:PS-cvx"
     assert second.missing is not None
     assert str(second.missing) == "the rule promises Gamma >= gamma: NO (its weights may sum to less than one)"
-    text = str(pg.certify_run(run))  # for the sum, which is not its F
-    assert "its constant is for F = <-grad s(0), f>; give its weights as F" in text
+    assert [str(check) for check in pg.certify_run(run).checks] == [str(c) for c in pg.certify_run(run, F=phi).checks]
+    text = str(pg.certify_run(run, F="sum"))  # which is not its F
+    assert "its constant is for F = 0.1667 f_0 + 0.1667 f_1 + 0.1667 f_2" in text
 
 
 def test_another_surrogate() -> None:

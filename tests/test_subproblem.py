@@ -17,6 +17,7 @@ from torch import Tensor
 
 import paretograd as pg
 from paretograd import subproblem as sp
+from paretograd.guarantees import MEAN
 
 
 def draw(m: int, n: int, seed: int = 0) -> Tensor:
@@ -201,7 +202,7 @@ def test_guarantees(s: sp.Scalarization, theorem: str, hull: bool) -> None:
     assert promise.in_hull is hull
     assert promise.in_cone
     assert promise.alignment == 1.0
-    assert promise.F == "mean_k f_k"
+    assert promise.F == MEAN
 
 
 def test_what_theorem_4_does_not_cover_says_why() -> None:

@@ -25,6 +25,8 @@ from paretograd.aggregators.subproblem import Subproblem, SubproblemSolution
 from paretograd.autograd.backward import backward
 from paretograd.autograd.gramian import gramian
 from paretograd.autograd.step import Step
+from paretograd.certificates.direction import Verdict
+from paretograd.certificates.promises import Promise
 from paretograd.certificates.run import RunCertificate, RunCheck
 from paretograd.certificates.step import StepCertificate
 from paretograd.certification import certify
@@ -47,7 +49,7 @@ from paretograd.errors import (
     ShapeError,
     UnknownNameError,
 )
-from paretograd.guarantees import RESULTS, Evidence, Guarantee, Hypothesis, Result
+from paretograd.guarantees import RESULTS, Evidence, Guarantee, Hypothesis, Result, Surrogate
 from paretograd.problems.base import Problem
 from paretograd.problems.registry import problem, problems
 from paretograd.schedules.order import Random, RoundRobin, Sequence
@@ -98,6 +100,7 @@ __all__ = [
     "PowerMean",
     "Problem",
     "ProcessError",
+    "Promise",
     "Random",
     "Result",
     "RoundRobin",
@@ -112,10 +115,12 @@ __all__ = [
     "StepCertificate",
     "Subproblem",
     "SubproblemSolution",
+    "Surrogate",
     "Trajectory",
     "TrajectoryCertificate",
     "UPGrad",
     "UnknownNameError",
+    "Verdict",
     "backward",
     "certify",
     "certify_run",

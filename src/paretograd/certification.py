@@ -8,20 +8,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paretograd.aggregators.base import Aggregator
 from paretograd.certificates.step import StepCertificate, check_step
 from paretograd.errors import ParameterError, ShapeError
+from paretograd.geometry.cones import Rounding
 from paretograd.geometry.gramian import Array, as_array, check_floating, check_gramian, unit_gramian
-from paretograd.guarantees import MEAN, SUM
+from paretograd.guarantees import SUM, Guarantee, Surrogate
 from paretograd.solvers.stationarity import stationarity_weights
 
 
-def certify(gramian: Tensor, weights: Tensor, F: Literal["sum", "mean"] | Tensor = "sum") -> StepCertificate:
+def certify(
+    gramian: Tensor,
+    weights: Tensor,
+    rule: Aggregator | None = None,
+    *,
+    F: Literal["sum", "mean"] | Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> StepCertificate:
     """Check what the theory promises about the direction ``d = J.T @ weights``.
 
     Args:
         gramian: ``J @ J.T``, shape ``(m, m)``.
         weights: shape ``(m,)``, from whatever rule or library.
-        F: surrogate function of condition (A): the sum of the objectives, their mean, or weights for them.
+        rule: the rule that made the weights. The certificate then says whether its own promise holds.
+        F: surrogate function of condition (A): the sum of the objectives, their mean, or weights for them. None takes
+            the rule's own, and the sum without a rule.
+        dtype: of the gradients, if it is less precise than the Gramian's, such as float32 for the Gramian that
+            `gramian` computes in float64 from float32 rows. Nothing is then claimed that their rounding could hide.
 
     Returns:
         a certificate, which prints as a short table.
@@ -33,25 +46,34 @@ def certify(gramian: Tensor, weights: Tensor, F: Literal["sum", "mean"] | Tensor
     check_floating(weights, "weights")
     if tuple(weights.shape) != (m,):
         raise ShapeError(f"weights has shape ({m},), one number per objective; got {tuple(weights.shape)}")
-    eps = max(torch.finfo(gramian.dtype).eps, torch.finfo(weights.dtype).eps)
+    if rule is not None and not isinstance(rule, Aggregator):
+        raise ParameterError(f"rule={rule!r}: give the aggregator that made the weights; F goes by its name, F=...")
+    guarantee = None if rule is None else rule.guarantee
+    eps = torch.finfo(gramian.dtype).eps
     G, w = as_array(gramian), as_array(weights)
-    unit_gramian(G, eps)  # raises on what is no Gramian
+    unit_gramian(G, max(eps, torch.finfo(weights.dtype).eps))  # raises on what is no Gramian
     if not np.isfinite(w).all():
         raise ParameterError("weights holds NaN or infinity; there is no direction to certify")
-    return certificate_of(G, w, F, eps)
+    rounded = [torch.finfo(kind).eps for kind in (weights.dtype, dtype) if kind not in (None, torch.float64)]
+    return certificate_of(G, w, guarantee, Rounding(eps, max(rounded, default=0.0)), _surrogate(F, m))
 
 
-def certificate_of(G: Array, w: Array, F: Literal["sum", "mean"] | Tensor, eps: float) -> StepCertificate:
-    """As `certify`, for arrays that were checked, whose entries are off by about ``eps``."""
-    phi, name = _surrogate(F, len(w))
-    return check_step(G, w, stationarity_weights(G, eps), phi, name, tol=max(1e-10, 64.0 * eps))
+def certificate_of(
+    G: Array, w: Array, guarantee: Guarantee | None, rounding: Rounding, F: Surrogate | None = None
+) -> StepCertificate:
+    """As `certify`, for arrays that were checked; F is the guarantee's unless given, and the sum without either."""
+    if F is None:
+        F = SUM if guarantee is None else guarantee.F
+    return check_step(G, w, stationarity_weights(G, rounding.entries), F, guarantee, rounding)
 
 
-def _surrogate(F: Literal["sum", "mean"] | Tensor, m: int) -> tuple[np.ndarray, str]:
+def _surrogate(F: Literal["sum", "mean"] | Tensor | None, m: int) -> Surrogate | None:
+    if F is None:
+        return None
     if isinstance(F, Tensor):
         if tuple(F.shape) != (m,):
             raise ShapeError(f"F as a tensor has shape ({m},), one number per objective; got {tuple(F.shape)}")
-        return as_array(F), "sum_k phi_k f_k"
+        return Surrogate(tuple(as_array(F).tolist()))
     if F not in ("sum", "mean"):
         raise ParameterError(f"F={F!r}: use 'sum', 'mean' or a tensor with one weight per objective")
-    return (np.ones(m), SUM) if F == "sum" else (np.full(m, 1.0 / m), MEAN)
+    return Surrogate(F)

@@ -5,9 +5,15 @@ A `Guarantee` is not prose: the tests read it and check every property it claims
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Literal
+
+import numpy as np
+
+from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import Array
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,48 @@ RESULTS: dict[str, Result] = {
     )
 }
 
-SUM = "sum_k f_k"
-MEAN = "mean_k f_k"
+#: Terms of a fixed weighting that are printed.
+_SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    r"""The function $F = \sum_k \phi_k f_k$ of condition (A), for any number m of objectives.
+
+    Attributes:
+        weights: ``"sum"`` for phi_k = 1, ``"mean"`` for 1/m, the numbers phi, or a function from m to them.
+        name: how it prints if weights is a function.
+    """
+
+    weights: Literal["sum", "mean"] | tuple[float, ...] | Callable[[int], Array]
+    name: str = field(default="sum_k phi_k f_k", compare=False, repr=False)
+
+    def phi(self, m: int) -> Array:
+        """The weights of m objectives, shape ``(m,)``."""
+        if self.weights == "sum":
+            return np.ones(m)
+        if self.weights == "mean":
+            return np.full(m, 1.0 / m)
+        phi = np.array(self.weights(m) if callable(self.weights) else self.weights, dtype=np.float64)
+        if phi.shape != (m,):
+            raise ParameterError(f"F = {self} is for {len(phi)} objectives, but there are m = {m}")
+        return phi
+
+    def at(self, m: int) -> Surrogate:
+        """The same for m objectives only, as numbers; the sum and the mean stay what they are."""
+        return Surrogate(tuple(self.phi(m).tolist())) if callable(self.weights) else self
+
+    def __str__(self) -> str:
+        if isinstance(self.weights, str):
+            return f"{self.weights}_k f_k"
+        if callable(self.weights):
+            return self.name
+        terms = [f"{weight:.4g} f_{k}" for k, weight in enumerate(self.weights[:_SHOWN])]
+        return " + ".join(terms + ["..."] * (len(self.weights) > _SHOWN))
+
+
+SUM = Surrogate("sum")
+MEAN = Surrogate("mean")
 
 
 class Evidence(Enum):
@@ -120,7 +166,7 @@ class Guarantee:
         in_hull: the weights are non-negative and sum to one.
         beyond_hull: the weights are non-negative and sum to at least one, so that ``|d| >= gamma``.
         alignment: the constant c of condition (A), ``<d, grad F> >= c |d|^2``; None if there is none.
-        F: the surrogate function of condition (A).
+        F: the surrogate function that the constant is for.
         degree: ``A(t J) = t ** degree * A(J)`` for t > 0; None where there is no such degree.
         equivariant: permuting the objectives does not change the direction.
         note: what the promise depends on, in words.
@@ -133,7 +179,7 @@ class Guarantee:
     in_hull: bool = False
     beyond_hull: bool = False
     alignment: float | None = None
-    F: str = SUM
+    F: Surrogate = SUM
     degree: float | None = 1.0
     equivariant: bool = True
     note: str = ""
@@ -149,6 +195,15 @@ class Guarantee:
     def result(self) -> Result | None:
         """The theorem itself."""
         return RESULTS[self.theorem] if self.theorem is not None else None
+
+    @property
+    def rescaled(self) -> bool:
+        """Whether a run is covered by Theorem 2 after dividing each step's weights by their sum.
+
+        This is so for a rule that never conflicts, unless condition (A) and ``|d| >= gamma`` hold as it stands. F is
+        then the sum, c = 1, and the step 1 / (L |w|_1).
+        """
+        return self.non_conflicting and self.in_cone and (self.alignment is None or not self.beyond_hull)
 
     @property
     def rate(self) -> str:
@@ -173,9 +228,10 @@ class Guarantee:
         """The promise of the starred variant, whose weights are divided by the sum of their magnitudes."""
         if self.in_hull:
             return self  # nothing changes
+        degree = None if self.degree is None else 1.0
         if not self.in_cone:
-            return replace(self, degree=1.0, theorem=None, alignment=None)
-        starred = replace(self, degree=1.0, in_hull=True, beyond_hull=True, note="")
+            return replace(self, degree=degree, theorem=None, alignment=None)
+        starred = replace(self, degree=degree, in_hull=True, beyond_hull=True, note="")
         if self.non_conflicting:
             return replace(starred, theorem="thm:cvg_nonconflict", alignment=1.0, F=SUM)
         if self.alignment is not None and self.beyond_hull:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 import paretograd as pg
-from paretograd.guarantees import MEAN, SUM
 
 #: The issue of rounding, once: a direction shorter than this, relative to the gradients that it is a sum of, is
 #: rounding of the Gramian, which resolves lengths to the square root of float64's 2e-16.
@@ -21,15 +20,6 @@ def is_negligible(J: Tensor, w: Tensor, d: Tensor) -> bool:
     """Whether d is rounding: compared with the largest gradient, and with the terms of the sum J.T w."""
     norms = J.norm(dim=1)
     return bool(d.norm() <= NEGLIGIBLE * max(norms.max(), (w.abs() * norms).max()))
-
-
-def surrogate(guarantee: pg.Guarantee, m: int, w: Tensor) -> Tensor:
-    """phi with F = sum_k phi_k f_k."""
-    if guarantee.F == SUM:
-        return torch.ones(m, dtype=torch.float64)
-    if guarantee.F == MEAN:
-        return torch.full((m,), 1.0 / m, dtype=torch.float64)
-    return w  # a fixed weighting is its own surrogate
 
 
 def check_promises(aggregator: pg.Aggregator, J: Tensor) -> None:
@@ -59,7 +49,7 @@ def check_promises(aggregator: pg.Aggregator, J: Tensor) -> None:
     if promise.non_conflicting:
         assert (slopes >= -CONFLICT * length * norms).all()
     if promise.alignment is not None:
-        aligned = surrogate(promise, m, w) @ slopes / length**2
+        aligned = torch.from_numpy(promise.F.phi(m)) @ slopes / length**2
         # Rounding of the slopes relative to |d|^2, at most 1e-16 of the summed terms over |d|.
         slack = 1e-15 * m * (w.abs() @ norms) * norms.max() / length**2
         assert aligned >= promise.alignment * (1.0 - 1e-9) - slack

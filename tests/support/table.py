@@ -79,6 +79,7 @@ _PLAIN = [
     Row("upgrad(1,2,3)", lambda: pg.UPGrad([1.0, 2.0, 3.0]), lambda m: m == 3),
     Row("dualproj", pg.DualProj),
     Row("dualproj(.5,.3,.2)", lambda: pg.DualProj([0.5, 0.3, 0.2]), lambda m: m == 3),
+    Row("dualproj(1,2,3)", lambda: pg.DualProj([1.0, 2.0, 3.0]), lambda m: m == 3),
     Row("cagrad(0)", lambda: pg.CAGrad(0.0)),
     Row("cagrad(.5)", pg.CAGrad),
     Row("cagrad(1)", lambda: pg.CAGrad(1.0)),
@@ -101,6 +102,7 @@ _PLAIN = [
     Row("subproblem(cvar)", lambda: pg.Subproblem(sp.CVaR(eps=0.5))),
     Row("subproblem(power, ball)", lambda: pg.Subproblem(sp.MinusPowerMean(-1.0), sp.Ball(0.5))),
     Row("subproblem(non-conflicting)", lambda: pg.Subproblem(sp.NonConflicting())),
+    Row("subproblem(linear(1,2,3))", lambda: pg.Subproblem(sp.Linear([1.0, 2.0, 3.0])), lambda m: m == 3),
     Row(
         "subproblem(spectral, c = 2)",
         lambda: pg.Subproblem(sp.Spectral([0.6, 0.4]), sp.HalfSquare(2.0)),

@@ -60,14 +60,16 @@ class Blend(Aggregator):
         if len(parts) == 1:
             return parts[0]
         common = Guarantee.shared(parts)
+        if common.non_conflicting and common.in_hull:
+            return replace(common, theorem="thm:cvg_nonconflict", alignment=1.0)
         constants = [part.alignment for part in parts if part.alignment is not None]
         surrogates = {part.F for part in parts}
-        if len(constants) < len(parts) or not surrogates <= {SUM, MEAN} or not common.beyond_hull:
+        shared = len(surrogates) == 1 or surrogates <= {SUM, MEAN}
+        if len(constants) < len(parts) or not shared or not common.beyond_hull:
             return replace(common, note="The parts share no condition (A).")
         # For F the sum, a part that promises c for the mean has c m >= c, as <d, grad mean> >= 0 there.
-        F = SUM if SUM in surrogates else MEAN
-        theorem = "thm:cvg_nonconflict" if common.non_conflicting and common.in_hull else "thm:PS-cvx"
-        return replace(common, theorem=theorem, alignment=min(constants), F=F)
+        F = surrogates.pop() if len(surrogates) == 1 else SUM
+        return replace(common, theorem="thm:PS-cvx", alignment=min(constants), F=F)
 
     @contextmanager
     def one_step(self) -> Iterator[None]:

@@ -32,14 +32,20 @@ class _Preferring(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Corollary 2; with a preference the constant follows from its sum."""
+        """Corollary 2, with a constant that holds for any preference u.
+
+        F is the sum, as for the uniform one. With ``p_k`` the projection of ``g_k``, UPGrad has ``<p_k, grad F> >=
+        <p_k, g_k> = |p_k|^2``, as ``p_k`` conflicts with no gradient, and ``|sum_k u_k p_k|^2 <= |u|_1 sum_k u_k
+        |p_k|^2``: c = 1 / |u|_1. DualProj has ``max_k u_k <d, grad F> >= <d, J.T u> = |d|^2``: c = 1 / max_k u_k.
+        (For F = sum_k u_k f_k, DualProj has c = 1; for UPGrad the same proof gives 1/m.)
+        """
         if self.preference is None:
             return _PROJECTED
         total = sum(self.preference)
         return replace(
             _PROJECTED,
             beyond_hull=total >= 1.0 - 1e-12,
-            alignment=1.0 / max(1.0, total),  # Jensen: |sum_k u_k p_k|^2 <= total * sum_k u_k |p_k|^2
+            alignment=1.0 / max(1.0, total),
             equivariant=False,
             note="" if abs(total - 1.0) < 1e-12 else "The preference does not sum to 1: the step scales with its sum.",
         )

@@ -11,7 +11,7 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator, Description
 from paretograd.checks import as_weights
 from paretograd.geometry.gramian import Array, check_finite, plain_size
-from paretograd.guarantees import MEAN, Guarantee
+from paretograd.guarantees import MEAN, Guarantee, Surrogate
 from paretograd.solution import Outcome
 
 
@@ -48,7 +48,7 @@ class Mean(Aggregator):
             in_hull=bool(abs(self._fixed.sum() - 1.0) <= 1e-12),
             beyond_hull=beyond,
             alignment=1.0,
-            F="sum_k weights_k f_k",
+            F=Surrogate(tuple(self._fixed.tolist())),
             equivariant=False,
         )
 

@@ -88,8 +88,8 @@ class Mixed(Aggregator):
 
         1. All are non-conflicting and in the hull: Theorem 2 asks for nothing else at a step, and its F, the sum, is
            the same at all of them; c = 1.
-        2. All satisfy (A) for the mean: so does the run, with the least of their c; likewise for the sum. Where some
-           do for the mean and others for the sum, F is the sum: $\langle d, \nabla \sum_k f_k \rangle
+        2. All satisfy (A) for one F: so does the run, with the least of their c. If some do for the mean and others for
+           the sum, F is the sum: $\langle d, \nabla \sum_k f_k \rangle
            = m \langle d, \nabla \frac1m \sum_k f_k \rangle \ge m c \|d\|^2 \ge c \|d\|^2$. The converse would
            cost a factor m. In (A) the least c serves all, as $\|d\|^2 \ge 0$. Then Corollary 1 holds, with the step
            c / L for the L of this F, if all are beyond the hull.

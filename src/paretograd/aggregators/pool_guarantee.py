@@ -21,18 +21,20 @@ def pool_guarantee(pool: Sequence[Aggregator], promises: Sequence[Guarantee]) ->
     if uncovered:
         return replace(common, note=f"The pool holds {', '.join(uncovered)}, which no theorem covers.")
     others = dict.fromkeys(f"{label} has F = {promise.F}" for label, promise in named if not _serves_sum(promise))
-    if others:
+    if others and len({promise.F for promise in promises}) > 1:
         return replace(common, note=f"No F serves all rules of the pool: {'; '.join(others)}.")
     return _covered(common, named)
 
 
 def _covered(common: Guarantee, named: Sequence[tuple[str, Guarantee]]) -> Guarantee:
-    """The theorem and the constant, where each member has a theorem that holds for F the sum."""
+    """The theorem and the constant, where each member has a theorem that holds for F the sum, or all for another F."""
     promises = [promise for _, promise in named]
     constants = [_constant(promise) for promise in promises]
-    if all(promise.F == MEAN for promise in promises) and not (common.non_conflicting and common.in_hull):
+    if all(promise.F == promises[0].F != SUM for promise in promises) and not (
+        common.non_conflicting and common.in_hull
+    ):
         constants = [promise.alignment for promise in promises]
-        common = replace(common, F=MEAN)
+        common = replace(common, F=promises[0].F)
     known = [c for c in constants if c is not None]
     if len(known) == len(promises):
         common = replace(common, alignment=min(known))
@@ -44,7 +46,9 @@ def _covered(common: Guarantee, named: Sequence[tuple[str, Guarantee]]) -> Guara
     if common.alignment is not None and common.beyond_hull:
         return replace(common, theorem="thm:PS-cvx")
     note = _DYNAMIC if common.non_conflicting and common.in_cone else _notes(named)
-    return replace(common, theorem="thm:PS-fd", F=SUM, note=note)
+    # (A) for the mean is (A) for the sum; for a weighting of its own it is not.
+    F = SUM if common.F == MEAN or common.alignment is None else common.F
+    return replace(common, theorem="thm:PS-fd", F=F, note=note)
 
 
 def _serves_sum(promise: Guarantee) -> bool:

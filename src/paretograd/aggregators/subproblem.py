@@ -11,7 +11,7 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator, Description, as_tensor
 from paretograd.errors import HypothesisError, ParameterError, ShapeError
 from paretograd.geometry.gramian import Array, UnitGramian, unit_gramian
-from paretograd.guarantees import MEAN, SUM, Guarantee, Hypothesis
+from paretograd.guarantees import MEAN, SUM, Guarantee, Hypothesis, Surrogate
 from paretograd.solution import Outcome, Solution, Status
 from paretograd.solvers.tolerance import status_of
 from paretograd.subproblem import regularizers
@@ -93,7 +93,7 @@ class Subproblem(Aggregator):
         self.s, self.r, self.strict = s, r if r is not None else HalfSquare(), strict
         self.m = m if m is not None else s.m
         self._checked: dict[int, tuple[Hypothesis, ...]] = {}
-        self._surrogates: dict[int, Array | None] = {}
+        self._surrogates: dict[int, Array | None] = {}  # phi of Theorem 4's F, by m
         self.description = Description(  # type: ignore[misc]
             formula=f"d = argmin of s(J d) + r(|d|),  s(x) = {s.formula},  r: {self.r.formula}",
             reference=type(self).description.reference,
@@ -129,9 +129,41 @@ class Subproblem(Aggregator):
                             f"Theorem 4 needs that {hypothesis.text}, but {hypothesis.detail}. "
                             f"{_REMEDIES[hypothesis.text]}.{hint}",
                         )
+            self._phi(m)
             self._checked[m] = found
-            self._surrogates[m] = self.s.surrogate(m)
         return self._checked[m]
+
+    def _phi(self, m: int) -> Array | None:
+        """The weights of Theorem 4's F for m objectives; None if they are not known."""
+        if m not in self._surrogates:
+            phi = self.s.surrogate(m)
+            self._surrogates[m] = phi if phi is not None and np.isfinite(phi).all() else None
+        return self._surrogates[m]
+
+    def _known_phi(self, m: int) -> Array:
+        phi = self._phi(m)
+        if phi is None:
+            raise ParameterError(f"F = <-grad s(0), f> is not known for m = {m} objectives")
+        return phi
+
+    def _surrogate(self, m: int) -> Surrogate | None:
+        """Theorem 4's F, by name if it is the mean or the sum; None if it is not known."""
+        phi = self._phi(m)
+        if phi is None:
+            return None
+        # An s for any m may have the mean's weights at one m by chance: look at another one, too.
+        sizes = (m,) if self.m is not None else (m, m + 1)
+        for F in (MEAN, SUM):
+            if all(self._is_for(F, size) for size in sizes):
+                return F
+        return Surrogate(tuple(phi.tolist()) if self.m is not None else self._known_phi, "<-grad s(0), f>")
+
+    def _is_for(self, F: Surrogate, m: int) -> bool:
+        try:
+            phi = self._phi(m)
+        except (RuntimeError, ValueError, IndexError):  # an s that is made for another m
+            return False
+        return phi is not None and np.allclose(phi, F.phi(m), rtol=1e-12)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -149,10 +181,10 @@ class Subproblem(Aggregator):
             ) from error
         centered = isinstance(self.r, MeanBall)
         holds = {hypothesis.text: hypothesis.holds for hypothesis in hypotheses}
-        applies = not centered and all(holds.values())
+        phi, F = self._phi(m), self._surrogate(m)
+        applies = not centered and all(holds.values()) and F is not None
         conic = holds.get(scalar.DECREASING, False) and not centered
         plain = self.r.beta == 1.0
-        phi = self._surrogates[m]
         return Guarantee(
             "thm:PSreg" if applies else None,
             non_conflicting=self.s.non_conflicting and not centered,
@@ -160,19 +192,21 @@ class Subproblem(Aggregator):
             in_hull=conic and self.s.risk and plain,
             beyond_hull=conic and self.s.sums_to_one_at_least and plain,
             alignment=(1.0 / self.r.beta if self.r.beta is not None else 0.5) if applies else None,
-            F=_name_surrogate(phi),
+            F=SUM if F is None else F,
             degree=self.r.degree if self.s.homogeneous else None,
             equivariant=phi is not None and bool(np.ptp(phi) <= 1e-12 * np.abs(phi).max()),
-            note=self._note(centered, holds),
+            note=self._note(centered, holds, F),
             hypotheses=hypotheses,
         )
 
-    def _note(self, centered: bool, holds: dict[str, bool]) -> str:
+    def _note(self, centered: bool, holds: dict[str, bool], F: Surrogate | None) -> str:
         if centered:
             return "Theorem 4 does not cover a ball around the mean; see the guarantee of CAGrad."
         broken = [text for text, good in holds.items() if not good]
         if broken == [regularizers.ABOVE] and self.s.homogeneous:
             return "r changes the length of d only: normalized, it is the rule with half the squared norm."
+        if not broken and F is None:
+            return "Not covered: the F of Theorem 4 is <-grad s(0), f>, and the gradient is not known."
         if broken:
             return f"Not covered by Theorem 4, which needs: {'; '.join(broken)}."
         return "" if self.s.sums_to_one_at_least else "The rate needs beta |lambda|_1 bounded away from zero."
@@ -214,7 +248,7 @@ class Subproblem(Aggregator):
         )
 
     def _alignment_gap(self, G: Array, weights: Array) -> float | None:
-        phi = self._surrogates[len(G)]
+        phi = self._phi(len(G))
         if phi is None or isinstance(self.r, MeanBall) or not all(h.holds for h in self._checked[len(G)]):
             return None
         slopes = G @ weights
@@ -222,11 +256,3 @@ class Subproblem(Aggregator):
 
     def __repr__(self) -> str:
         return f"Subproblem(s={self.s!r}, r={self.r!r})"
-
-
-def _name_surrogate(phi: Array | None) -> str:
-    if phi is not None and np.allclose(phi, 1.0 / len(phi), rtol=1e-12):
-        return MEAN
-    if phi is not None and np.allclose(phi, 1.0, rtol=1e-12):
-        return SUM
-    return "<-grad s(0), f>"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
@@ -15,8 +14,8 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.certificates.step import StepCertificate
 from paretograd.certification import certificate_of
 from paretograd.errors import ParameterError
+from paretograd.geometry.cones import Rounding
 from paretograd.geometry.gramian import as_array
-from paretograd.guarantees import MEAN
 from paretograd.solvers.stationarity import gamma_of
 
 
@@ -61,7 +60,10 @@ class Step:
 
     @cached_property
     def certificate(self) -> StepCertificate:
-        """What the theory promises about this step, for the rule's own F."""
+        """What the theory promises about this step, for the rule's own F, and whether the rule keeps its promise.
+
+        Gradients and the products of the Gramian are rounded alike, so that neither claims more than the other allows.
+        """
         if self.groups:
             raise ParameterError("groups that were aggregated apart have a certificate each: see step.groups")
         if not self.finite:
@@ -69,8 +71,8 @@ class Step:
                 "this step is not finite: a gradient held NaN or infinity, which went on to .grad as "
                 "nonfinite='propagate' says, so that there is nothing to certify. Ask step.finite first"
             )
-        F: Literal["mean", "sum"] = "mean" if self._aggregator.guarantee.F == MEAN else "sum"
-        return certificate_of(as_array(self.gramian), as_array(self.weights), F, self._eps)
+        rounding = Rounding(self._eps, self._eps)
+        return certificate_of(as_array(self.gramian), as_array(self.weights), self._aggregator.guarantee, rounding)
 
     def metrics(self, prefix: str = "mo/") -> dict[str, float]:
         """A flat dict of floats, for any tracker; the same keys, with NaN for all, where the step is not finite."""
@@ -79,12 +81,13 @@ class Step:
             return {key: value for part in parts for key, value in part.items()}
         weights = self.weights.detach().cpu()
         norms = self.gramian.diagonal().clamp(min=0.0).sqrt().cpu()
-        found = dict.fromkeys(("gamma", "norm", "conflicts", "alignment"), math.nan)
+        found = dict.fromkeys(("gamma", "norm", "conflicts", "unknown", "alignment"), math.nan)
         if self.finite:
             found = {
                 "gamma": self.certificate.gamma,
                 "norm": self.certificate.norm,
                 "conflicts": float(len(self.certificate.conflicts)),
+                "unknown": float(len(self.certificate.unknown)),
                 "alignment": self.certificate.alignment,
             }
         found |= {f"weight/{k}": float(w) for k, w in enumerate(weights)}

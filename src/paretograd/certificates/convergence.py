@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from paretograd.certificates.recorded import UNITS, Recorded, Surrogate, everywhere, has_steps, smooth
+from paretograd.certificates.recorded import UNITS, Recorded, SmoothSurrogate, everywhere, has_steps, smooth
 from paretograd.certificates.run import Condition, RunCheck
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Guarantee
@@ -15,7 +15,7 @@ from paretograd.guarantees import Guarantee
 ALIGNMENT = "sum gamma_t^2 <= 2 L F(w_0) / c^2"
 
 
-def check_descent_lemma(run: Recorded, F: Surrogate) -> RunCheck:
+def check_descent_lemma(run: Recorded, F: SmoothSurrogate) -> RunCheck:
     """``F(w_{t+1}) <= F(w_t) - eta <grad F, d> + L/2 |eta d|^2`` at every step: that L is large enough."""
     values, moved = F.values(run), run.step_sizes * run.norms
     slack = values[:-1] - run.step_sizes * F.slopes(run) + 0.5 * F.L * moved**2 - values[1:]
@@ -32,7 +32,7 @@ def check_descent_lemma(run: Recorded, F: Surrogate) -> RunCheck:
     )
 
 
-def check_alignment(run: Recorded, F: Surrogate) -> RunCheck:
+def check_alignment(run: Recorded, F: SmoothSurrogate) -> RunCheck:
     r"""Theorem 1 with Gamma = gamma and the alignment measured at every step.
 
     With any step size the descent lemma gives $F(w_t) - F(w_{t+1}) \ge \rho_t (2 - \rho_t) c_t^2 \Gamma_t^2 / 2L$;
@@ -57,7 +57,7 @@ def check_alignment(run: Recorded, F: Surrogate) -> RunCheck:
     return _sum_check(run, F, gamma, c_squared, conditions, ALIGNMENT, "c measured")
 
 
-def check_promise(run: Recorded, F: Surrogate, promise: Guarantee) -> list[RunCheck]:
+def check_promise(run: Recorded, F: SmoothSurrogate, promise: Guarantee) -> list[RunCheck]:
     """Theorem 1 and Corollary 1 with the constant that the rule promises.
 
     Gamma is ``|d|`` for a rule with condition (A), which is enough for Theorem 1; Corollary 1 asks for
@@ -66,7 +66,7 @@ def check_promise(run: Recorded, F: Surrogate, promise: Guarantee) -> list[RunCh
     ``h (2 c - h)``, which is c^2 for the theorem's step, h = c.
     """
     never_conflicts = promise.non_conflicting and promise.in_cone
-    rescaled = promise.alignment is None or (never_conflicts and not promise.beyond_hull)
+    rescaled = promise.alignment is None or promise.rescaled
     ratio = 1.0 / run.sums if rescaled else np.ones(run.steps)  # Gamma / |d|
     c = 1.0 if rescaled or promise.alignment is None else promise.alignment
     covered = promise.theorem is not None and (never_conflicts or promise.alignment is not None)
@@ -137,7 +137,7 @@ def check_non_conflicting(run: Recorded) -> RunCheck:
 
 def _sum_check(
     run: Recorded,
-    F: Surrogate,
+    F: SmoothSurrogate,
     Gamma: Array,
     c_squared: float,
     conditions: tuple[Condition, ...],

@@ -63,7 +63,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Surrogate:
+class SmoothSurrogate:
     """``F = sum_k phi_k f_k >= 0`` with its smoothness constant; NaN where that is not known."""
 
     phi: Array
@@ -87,7 +87,7 @@ class Surrogate:
         return np.asarray(run.eps * (UNITS * (2.0 * size + steep * moved) + steep * (at + moved)))
 
 
-def smooth(run: Recorded, F: Surrogate) -> Condition:
+def smooth(run: Recorded, F: SmoothSurrogate) -> Condition:
     lowest = float(F.values(run).min())
     if not F.L > 0.0:
         return Condition("F >= 0 is L-smooth", False, "no smoothness constant is known; give one")

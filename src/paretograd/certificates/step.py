@@ -1,112 +1,155 @@
 """What the theory says about one step, checked from the Gramian and the weights alone.
 
 No solver is imported: gamma is bracketed from a witness that anyone may supply, so that the checker does not
-trust what it checks.
+trust what it checks. Nothing is claimed that rounding could have made up.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from paretograd.certificates.direction import Direction, Verdict, is_known
+from paretograd.certificates.promises import Promise, check_promises
 from paretograd.geometry import cones
+from paretograd.geometry.cones import FLOAT64, Rounding
 from paretograd.geometry.gramian import Array
-from paretograd.guarantees import RESULTS
+from paretograd.guarantees import RESULTS, SUM, Guarantee, Surrogate
+
+#: Slopes that are printed.
+_SHOWN = 6
 
 
 @dataclass(frozen=True)
 class StepCertificate:
-    """Properties of the direction ``d = J.T w``, each checked to rounding.
+    """Properties of the direction ``d = J.T w``, each checked to rounding; what rounding hides is not known.
 
     Attributes:
-        gamma: distance from Pareto stationarity (the upper end of its bracket).
-        gamma_bracket: lower and upper bound on gamma.
+        gamma: distance from Pareto stationarity.
+        gamma_bracket: lower and upper bound on gamma, rounding included.
         norm: ``|d|``.
+        norm_bracket: lower and upper bound on it; where they differ by more than a factor of two, it is not known.
         slopes: ``<d, g_k>`` for every objective.
-        conflicts: numbers of the objectives that go up along ``-d``.
-        in_cone: ``w >= 0``.
+        slope_errors: how far each slope may be off by rounding.
+        conflicts: numbers of the objectives that go up along ``-d``, those that are certain.
+        unknown: numbers of the objectives of which rounding hides whether they go up.
+        in_cone: ``w >= 0``, in units of the gradients.
         in_hull: ``w`` lies in the simplex (or d = 0 at a stationary point, which lies in the hull, too).
-        alignment: the c of condition (A), ``<d, grad F> / |d|^2``; infinite where d = 0.
+        alignment: the c of condition (A), ``<d, grad F> / |d|^2``; infinite if d = 0, NaN if it is not known.
         F: the surrogate function that the alignment is for.
-        results: labels of the paper's results whose hypotheses on d hold at this step.
+        results: labels of the paper's results whose hypotheses on d surely hold at this step.
+        promises: what the rule promises, and whether it holds here; empty if no rule was given.
     """
 
     gamma: float
     gamma_bracket: tuple[float, float]
     norm: float
+    norm_bracket: tuple[float, float]
     slopes: tuple[float, ...]
+    slope_errors: tuple[float, ...]
     conflicts: tuple[int, ...]
+    unknown: tuple[int, ...]
     in_cone: bool
     in_hull: bool
     alignment: float
-    F: str
+    F: Surrogate
     results: tuple[str, ...]
+    promises: tuple[Promise, ...] = ()
 
     @property
     def non_conflicting(self) -> bool:
-        """Whether no objective goes up along ``-d``."""
-        return not self.conflicts
+        """Whether it is certain that no objective goes up along ``-d``."""
+        return not self.conflicts and not self.unknown
+
+    @property
+    def keeps_promise(self) -> bool | None:
+        """Whether all that the rule promises holds at this step; None if that is not known, or no rule was given."""
+        verdicts = {promise.verdict for promise in self.promises}
+        if Verdict.BROKEN in verdicts:
+            return False
+        return True if verdicts == {Verdict.KEPT} else None
 
     def __str__(self) -> str:
-        shown = [f"{value:.4g}" for value in self.slopes[:6]] + (["..."] if len(self.slopes) > 6 else [])
-        listed = ", ".join(map(str, self.conflicts)) or "none"
         rows = [
             ("gamma (stationarity)", f"{self.gamma:.6g}   [{self.gamma_bracket[0]:.6g}, {self.gamma_bracket[1]:.6g}]"),
-            ("|d|", f"{self.norm:.6g}"),
-            ("slopes <d, g_k>", ", ".join(shown)),
-            ("conflicts", listed),
+            ("|d|", self._shown_norm()),
+            ("slopes <d, g_k>", self._shown_slopes()),
+            ("conflicts", self._shown_conflicts()),
             ("in the cone", "yes" if self.in_cone else "no"),
             ("in the convex hull", "yes" if self.in_hull else "no"),
-            ("(A): <d, grad F> / |d|^2", f"{self.alignment:.6g}   for F = {self.F}"),
+            (
+                "(A): <d, grad F> / |d|^2",
+                f"{'not known' if math.isnan(self.alignment) else f'{self.alignment:.6g}'}   for F = {self.F}",
+            ),
         ]
-        lines = [f"{name:<26}{value}" for name, value in rows]
         names = [RESULTS[label].name for label in self.results] or ["none"]
-        lines += [f"{'applies' if i == 0 else '':<26}{name}" for i, name in enumerate(names)]
-        return "\n".join(lines)
+        rows += [("applies" if i == 0 else "", name) for i, name in enumerate(names)]
+        for verdict in Verdict:
+            texts = [promise.text for promise in self.promises if promise.verdict is verdict]
+            rows += [(f"promise {verdict.value}", ", ".join(texts))] if texts else []
+        return "\n".join(f"{name:<26}{value}" for name, value in rows)
+
+    def _shown_norm(self) -> str:
+        low, high = self.norm_bracket
+        return f"{self.norm:.6g}" if is_known(low, high) else f"not known, at most {high:.3g}"
+
+    def _shown_slopes(self) -> str:
+        shown = ["not known" if k in self.unknown else f"{value:.4g}" for k, value in enumerate(self.slopes[:_SHOWN])]
+        return ", ".join(shown + ["..."] * (len(self.slopes) > _SHOWN))
+
+    def _shown_conflicts(self) -> str:
+        certain = ", ".join(map(str, self.conflicts))
+        if not self.unknown:
+            return certain or "none"
+        unknown = ", ".join(map(str, self.unknown[:_SHOWN])) + ", ..." * (len(self.unknown) > _SHOWN)
+        return f"{certain}; not known: {unknown}" if certain else f"not known: {unknown}"
 
 
-def check_step(G: Array, weights: Array, witness: Array, phi: Array, F: str, tol: float) -> StepCertificate:
+def check_step(
+    G: Array,
+    weights: Array,
+    witness: Array,
+    F: Surrogate = SUM,
+    guarantee: Guarantee | None = None,
+    rounding: Rounding = FLOAT64,
+) -> StepCertificate:
     """Certify one step.
 
     Args:
         G: Gramian, shape ``(m, m)``.
         weights: of the direction, shape ``(m,)``.
         witness: weights on the simplex, the closer to the least-norm point the tighter gamma's bracket.
-        phi: the surrogate is ``F = sum_k phi_k f_k``, so that ``<d, grad F> = phi'Gw``.
-        F: its name.
-        tol: rounding allowed, relative.
+        F: the surrogate function.
+        guarantee: of the rule that the weights come from, to be checked; None for none.
+        rounding: of G, and of the gradients and weights.
     """
-    length = cones.norm(G, weights)
-    bracket = cones.gamma_bracket(G, witness)
-    slopes = cones.slopes(G, weights)
-    conflicts = tuple(cones.conflicts(G, weights, tol).tolist())
-    conic = cones.in_cone(weights, tol)
-    rounding = 1e-7 * float(np.sqrt(G.diagonal()).max())
-    in_hull = cones.in_simplex(weights, tol) or (length == 0.0 and bracket[1] <= rounding)
-    scale = float((np.abs(weights) * np.sqrt(G.diagonal())).max(initial=0.0))
-    negligible = length <= 1e-7 * scale  # a Gramian resolves lengths to the square root of rounding
-    along = float(phi @ slopes)
-    alignment = np.inf if negligible else along / length / length
+    gamma, phi = cones.norm(G, witness), F.phi(len(weights))
+    direction = Direction.of(G, weights, gamma, rounding)
     results = []
-    if negligible or along > 0.0:
+    if direction.decreases(phi):
         results.append("thm:PS-fd")
-    # The corollary needs the hull only for |d| >= gamma, which holds for any weights beyond it, too.
-    if alignment > 0.0 and (in_hull or (conic and weights.sum() >= 1.0 - tol)):
-        results.append("thm:PS-cvx")
-    if in_hull and not conflicts:
+        # The corollary needs the hull only for |d| >= gamma, which holds for any weights beyond it, too.
+        if direction.beyond_hull:
+            results.append("thm:PS-cvx")
+    if direction.in_hull and direction.non_conflicting is Verdict.KEPT:
         results.append("thm:cvg_nonconflict")
-    if in_hull and not negligible and slopes.min() > 0.0:
+    if direction.in_hull and direction.decreasing:
         results.append("thm:PScvx-fun")
     return StepCertificate(
-        gamma=bracket[1],
-        gamma_bracket=bracket,
-        norm=length,
-        slopes=tuple(slopes.tolist()),
-        conflicts=conflicts,
-        in_cone=conic,
-        in_hull=in_hull,
-        alignment=alignment,
+        gamma=gamma,
+        gamma_bracket=cones.gamma_bracket(G, witness, rounding),
+        norm=direction.norm,
+        norm_bracket=(direction.shortest, direction.longest),
+        slopes=tuple(direction.slopes.tolist()),
+        slope_errors=tuple(direction.errors.tolist()),
+        conflicts=tuple(np.flatnonzero(direction.conflicting).tolist()),
+        unknown=tuple(np.flatnonzero(direction.hidden).tolist()),
+        in_cone=direction.in_cone,
+        in_hull=direction.in_hull,
+        alignment=direction.alignment(phi),
         F=F,
         results=tuple(results),
+        promises=() if guarantee is None else check_promises(guarantee, direction),
     )

@@ -18,16 +18,15 @@ from paretograd.certificates.convergence import (
     check_promise,
 )
 from paretograd.certificates.convex import averaged_weights, check_convex
-from paretograd.certificates.recorded import Recorded, Surrogate
+from paretograd.certificates.recorded import Recorded, SmoothSurrogate
 from paretograd.certificates.run import RunCheck
 from paretograd.checks import as_weights
 from paretograd.descent.references import reference_points
 from paretograd.descent.step_sizes import positive
-from paretograd.descent.surrogate import surrogate_of
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
-from paretograd.guarantees import MEAN, SUM
+from paretograd.guarantees import SUM, Surrogate
 from paretograd.problems.base import Problem
 
 
@@ -95,7 +94,8 @@ def certify_run(
         trajectory: from `descend`.
         smoothness: L such that every objective's gradient is L-Lipschitz; None takes the problem's.
         surrogate_smoothness: the same for F, if known to be less than ``sum_k phi_k L``.
-        F: surrogate function: the sum of the objectives, their mean, or weights phi; None takes that of the guarantee.
+        F: surrogate function: the sum of the objectives, their mean, or weights phi; None takes that of the rule's
+            theorem.
         problem: the problem itself. Theorem 3 is then also compared with points of its Pareto set, the minimiser of
             ``<lambda, f>``, and the point at which its bound is tightest.
     """
@@ -106,7 +106,7 @@ def certify_run(
     total = None if L is None else L * float(phi.sum())
     if surrogate_smoothness is not None:
         total = positive(surrogate_smoothness, "surrogate_smoothness")
-    surrogate = Surrogate(phi, math.nan if total is None else total)
+    surrogate = SmoothSurrogate(phi, math.nan if total is None else total)
     return TrajectoryCertificate(
         f"{trajectory.aggregator} on {trajectory.label}, lr = {trajectory.lr}",
         tuple(_checks(trajectory, run, L, surrogate, problem, given) for run in range(trajectory.runs)),
@@ -115,12 +115,12 @@ def certify_run(
 
 
 def _checks(
-    trajectory: Trajectory, number: int, L: float | None, F: Surrogate, problem: Problem | None, promised: bool
+    trajectory: Trajectory, number: int, L: float | None, F: SmoothSurrogate, problem: Problem | None, promised: bool
 ) -> tuple[RunCheck, ...]:
     run = _recorded(trajectory, number)
     promise = trajectory.guarantee
     if not promised:  # its constant is for another F; what it says about conflicts is for any
-        promise = replace(promise, alignment=None, note=f"its constant is for F = {promise.F}; give its weights as F")
+        promise = replace(promise, alignment=None, note=f"its constant is for F = {promise.F}")
     found = [check_descent_lemma(run, F), check_alignment(run, F), *check_promise(run, F, promise)]
     found.append(check_non_conflicting(run))
     lam, total = averaged_weights(run)
@@ -154,15 +154,17 @@ def _surrogate(
     F: Literal["sum", "mean"] | Sequence[float] | Tensor | None, trajectory: Trajectory
 ) -> tuple[Array, bool]:
     """phi, and whether the guarantee's constant is for this F."""
-    m, promised = trajectory.m, trajectory.guarantee.F
+    m, promise = trajectory.m, trajectory.guarantee
+    own = (SUM if promise.rescaled else promise.F).phi(m)
     if F is None:
-        return surrogate_of(promised, m), promised in (SUM, MEAN)
-    if isinstance(F, str):
-        if F not in ("sum", "mean"):
-            raise ParameterError(f"F={F!r}: use 'sum', 'mean' or one weight for each objective")
-        name = SUM if F == "sum" else MEAN
-        return surrogate_of(name, m), name == promised
-    return as_weights(F, "F", m), promised not in (SUM, MEAN)
+        return own, True
+    if not isinstance(F, str):
+        phi = as_weights(F, "F", m)
+    elif F in ("sum", "mean"):
+        phi = Surrogate(F).phi(m)
+    else:
+        raise ParameterError(f"F={F!r}: use 'sum', 'mean' or one weight for each objective")
+    return phi, bool(np.allclose(phi, own, rtol=1e-12, atol=0.0))
 
 
 def _doubt(check: RunCheck) -> tuple[int, float]:

@@ -17,7 +17,7 @@ _FRONT = 200
 
 def facts_of(problem: Problem, aggregator: Aggregator, dtype: torch.dtype) -> dict[str, Any]:
     """What a trajectory keeps of its problem and its rule, so that a file of it can be certified and drawn."""
-    known = problem.pareto_front
+    known, promise = problem.pareto_front, aggregator.guarantee
     return {
         "problem": problem.name,
         "label": problem.label,
@@ -25,7 +25,7 @@ def facts_of(problem: Problem, aggregator: Aggregator, dtype: torch.dtype) -> di
         "convex": problem.convex,
         "least": tuple(problem.least),
         "aggregator": aggregator.label,
-        "guarantee": replace(aggregator.guarantee, hypotheses=()),
+        "guarantee": replace(promise, F=promise.F.at(problem.m), hypotheses=()),
         "dtype": str(dtype).removeprefix("torch."),
         "front": known(_FRONT).double().numpy() if known is not None else np.empty((0, problem.m)),
     }

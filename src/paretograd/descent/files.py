@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ from paretograd.descent.records import shapes
 from paretograd.descent.stops import Stop
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError, ShapeError
-from paretograd.guarantees import Guarantee
+from paretograd.geometry.gramian import Array
+from paretograd.guarantees import MEAN, SUM, Guarantee, Surrogate
 
 #: Marks a file as a trajectory, with the version of its content.
 _FORMAT = "paretograd trajectory 1"
 _ARRAYS = ("lengths", "left_box", "front", *shapes(0, 0, 0, 0))
+#: F of a rule with fixed weights in files of earlier versions.
+_FIXED = "sum_k weights_k f_k"
 #: What is no array.
 _WORDS = tuple(field.name for field in fields(Trajectory) if field.name not in _ARRAYS)
 
@@ -26,7 +29,10 @@ _WORDS = tuple(field.name for field in fields(Trajectory) if field.name not in _
 def save(trajectory: Trajectory, path: str | Path, overwrite: bool) -> Path:
     """See `Trajectory.save`."""
     words = {name: getattr(trajectory, name) for name in _WORDS}
-    words |= {"reasons": [stop.name for stop in trajectory.reasons], "guarantee": asdict(trajectory.guarantee)}
+    promise = trajectory.guarantee
+    F = promise.F if promise.F in (SUM, MEAN) else promise.F.phi(trajectory.m).tolist()
+    guarantee = asdict(replace(promise, F=SUM)) | {"F": F if isinstance(F, list) else str(F)}
+    words |= {"reasons": [stop.name for stop in trajectory.reasons], "guarantee": guarantee}
     arrays = {name: getattr(trajectory, name) for name in _ARRAYS}
     return archive.write(path, {"format": _FORMAT, "words": to_json(words), **arrays}, overwrite)
 
@@ -43,7 +49,7 @@ def load(path: str | Path) -> Trajectory:
         raise InputError(f"{path} is damaged: it must say {', '.join(_WORDS)}")
     _check_arrays(found, str(path))
     try:
-        made = Trajectory(**_read(words), **{name: found[name] for name in _ARRAYS})
+        made = Trajectory(**_read(words, found["weights"]), **{name: found[name] for name in _ARRAYS})
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path} is damaged: {error!r}") from None
     if len(made.reasons) != made.runs or len(made.least) != made.m or len(made.seeds) not in (0, made.runs):
@@ -51,7 +57,7 @@ def load(path: str | Path) -> Trajectory:
     return made
 
 
-def _read(words: dict[str, Any]) -> dict[str, Any]:
+def _read(words: dict[str, Any], weights: Array) -> dict[str, Any]:
     """The values in the types of the fields; raises on others."""
     for name in ("lr", "aggregator", "problem", "label"):
         if not isinstance(words[name], str):
@@ -65,8 +71,26 @@ def _read(words: dict[str, Any]) -> dict[str, Any]:
         "least": tuple(float(bound) for bound in words["least"]),
         "smoothness": None if smoothness is None else float(smoothness),
         "convex": bool(words["convex"]),
-        "guarantee": Guarantee(**(words["guarantee"] | {"hypotheses": ()})),
+        "guarantee": _read_guarantee(words["guarantee"], weights),
     }
+
+
+def _read_guarantee(found: dict[str, Any], weights: Array) -> Guarantee:
+    """The guarantee with its F. Earlier versions wrote it as text; the run's weights tell that of a fixed weighting."""
+    F = found["F"]
+    promise = Guarantee(**(found | {"F": SUM, "hypotheses": ()}))
+    named = {str(surrogate): surrogate for surrogate in (SUM, MEAN)}
+    if isinstance(F, str):
+        if F in named:
+            return replace(promise, F=named[F])
+        steps = weights[np.isfinite(weights).all(axis=2)]
+        if F == _FIXED and len(steps):
+            return replace(promise, F=Surrogate(tuple(steps[0].tolist())))
+        return replace(promise, alignment=None, note=f"Its constant is for F = {F}, which the file does not hold.")
+    phi = tuple(float(weight) for weight in F)
+    if len(phi) != weights.shape[2]:
+        raise ValueError(f"F weighs {len(phi)} objectives of {weights.shape[2]}")
+    return replace(promise, F=Surrogate(phi))
 
 
 def _check_arrays(found: dict[str, Any], path: str) -> None:

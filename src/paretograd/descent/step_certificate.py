@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
 from paretograd.certificates.step import StepCertificate
 from paretograd.certification import certificate_of
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import ParameterError
+from paretograd.geometry.cones import Rounding
 from paretograd.geometry.gramian import as_array, gramian
-from paretograd.guarantees import MEAN
 from paretograd.problems.base import Problem
 
 
@@ -30,6 +28,6 @@ def step_certificate(trajectory: Trajectory, problem: Problem, step: int, run: i
         )
     point = torch.from_numpy(trajectory.points[step, run]).to(getattr(torch, trajectory.dtype))
     _, J = problem.jacobian(point)
-    eps = torch.finfo(J.dtype).eps  # that of the run, whose weights are for gradients of that precision
-    F: Literal["mean", "sum"] = "mean" if trajectory.guarantee.F == MEAN else "sum"
-    return certificate_of(as_array(gramian(J)), trajectory.weights[step, run], F, eps)
+    # The products are float64's; the gradients, and the weights that the run made of them, have its precision.
+    rounding = Rounding(rows=0.0 if J.dtype is torch.float64 else torch.finfo(J.dtype).eps)
+    return certificate_of(as_array(gramian(J)), trajectory.weights[step, run], trajectory.guarantee, rounding)

@@ -8,10 +8,9 @@ import numpy as np
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.descent.step_sizes import Position, StepSize, positive
-from paretograd.descent.surrogate import surrogate_of
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
-from paretograd.guarantees import Guarantee
+from paretograd.guarantees import SUM, Guarantee
 from paretograd.problems.base import Problem
 
 #: A slope below this, relative to the products that it sums, is none.
@@ -39,7 +38,8 @@ class _FromSmoothness(StepSize):
                 f"{type(self).__name__} needs the smoothness constant L of the objectives, and {problem.name} declares "
                 f"none; give it as {type(self).__name__}(smoothness=L), or use pg.descent.Armijo()"
             )
-        phi = surrogate_of(aggregator.guarantee.F, problem.m)
+        promise = aggregator.guarantee
+        phi = (SUM if promise.rescaled else promise.F).phi(problem.m)
         return L, phi, float(phi.sum()) * L if self.surrogate_smoothness is None else self.surrogate_smoothness
 
     def __repr__(self) -> str:
@@ -72,12 +72,12 @@ class Smooth(_FromSmoothness):
     def bind(self, problem: Problem, aggregator: Aggregator) -> Smooth:
         L = self._constants(problem, aggregator)[2]
         promise = aggregator.guarantee
-        dynamic = promise.alignment is None or not promise.beyond_hull
-        if dynamic and not (promise.non_conflicting and promise.in_cone):
+        constant = promise.alignment if promise.beyond_hull else None
+        if constant is None and not promise.rescaled:
             raise ParameterError(f"no theorem gives {aggregator!r} a step size: {_obstacle(promise)}")
         bound = Smooth(self.smoothness, self.surrogate_smoothness)
-        bound._scale = (1.0 if promise.alignment is None or dynamic else promise.alignment) / L
-        bound._dynamic = dynamic
+        bound._scale = (1.0 if constant is None else constant) / L
+        bound._dynamic = constant is None
         return bound
 
     def __call__(self, at: Position) -> Array:

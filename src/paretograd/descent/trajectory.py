@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from paretograd.checks import as_number
 from paretograd.descent.records import shapes
 from paretograd.descent.stops import Stop
-from paretograd.descent.surrogate import surrogate_of
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Guarantee
@@ -99,7 +98,7 @@ class Trajectory:
     @property
     def alignment(self) -> Array:
         """c of condition (A) at every step, ``<d, grad F> / |d|^2`` for the F of the rule's guarantee, ``(T, B)``."""
-        return np.asarray((self.slopes @ surrogate_of(self.guarantee.F, self.m)) / self.norms**2)
+        return np.asarray((self.slopes @ self.guarantee.F.phi(self.m)) / self.norms**2)
 
     def iterations_to(self, gamma: float = 0.01) -> NDArray[np.int64]:
         """Number of steps after which each run first has a gamma below this, ``(B,)``; -1 where it never has."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.certification import certificate_of
 from paretograd.errors import ParameterError, ShapeError
+from paretograd.geometry.cones import FLOAT64
 from paretograd.geometry.gramian import as_array, combine, gramian
 
 #: Lengths below this, whose squares lose their digits in float64, are those of an update of zero.
@@ -98,10 +99,10 @@ def _looked_at(
 ) -> tuple[float, tuple[int, ...]]:
     """gamma, and the rows that the direction opposes."""
     if bool(torch.isfinite(weights).all()):
-        certificate = certificate_of(as_array(G), as_array(weights), "sum", 2e-16)
+        certificate = certificate_of(as_array(G), as_array(weights), None, FLOAT64)
         return certificate.gamma, tuple(certificate.conflicts)
     even = torch.full_like(weights, 1.0 / len(weights))
-    gamma = certificate_of(as_array(G), as_array(even), "sum", 2e-16).gamma
+    gamma = certificate_of(as_array(G), as_array(even), None, FLOAT64).gamma
     slopes = (updates.double() @ direction.double()).cpu() * factors
     slack = 1e-6 * G.diagonal().clamp(min=0.0).sqrt() * direction.double().norm().cpu()
     return gamma, tuple((slopes < -slack).nonzero()[:, 0].tolist())

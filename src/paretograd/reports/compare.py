@@ -30,7 +30,7 @@ class Row:
         weights: shape ``(m,)``.
         direction: shape ``(n,)``.
         norm: ``|d|``.
-        worst_cosine: ``min_k <d, g_k> / (|d| |g_k|)`` over the non-zero gradients; None where d = 0.
+        worst_cosine: ``min_k <d, g_k> / (|d| |g_k|)`` over the non-zero gradients; None if d = 0 or rounding hides it.
         status: how the solve ended.
         residual: how far the optimality conditions are off.
         certificate: what the theory says about this step, for F = sum_k f_k.
@@ -53,8 +53,13 @@ class Row:
         return self.certificate.conflicts
 
     @property
+    def unknown(self) -> tuple[int, ...]:
+        """Objectives of which rounding hides whether they go up."""
+        return self.certificate.unknown
+
+    @property
     def alignment(self) -> float | None:
-        """The c of condition (A) at this step, for F = sum_k f_k; None where d = 0."""
+        """The c of condition (A) at this step, for F = sum_k f_k; None if d = 0 or rounding hides it."""
         return self.certificate.alignment if np.isfinite(self.certificate.alignment) else None
 
 

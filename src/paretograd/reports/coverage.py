@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.registry import names
-from paretograd.guarantees import RESULTS, Result
+from paretograd.guarantees import RESULTS, Result, Surrogate
 from paretograd.reports.roster import build
 from paretograd.reports.words import number, short_name
 
@@ -55,7 +55,7 @@ class Covered:
     @property
     def surrogate(self) -> str:
         """F, or a dash."""
-        return self.rules[0].guarantee.F if self.rules else "-"
+        return str(self.rules[0].guarantee.F) if self.rules else "-"
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _variants(rule: Aggregator) -> list[Aggregator]:
 
 
 def _entries(result: Result, rules: Sequence[Aggregator]) -> list[Covered]:
-    groups: dict[tuple[float | None, str], list[Aggregator]] = {}
+    groups: dict[tuple[float | None, Surrogate], list[Aggregator]] = {}
     for rule in rules:
         promise = rule.guarantee
         if promise.theorem == result.label:

@@ -137,7 +137,7 @@ def _comparison_table(comparison: Comparison) -> Table:
             Text(row.label, style="bold"),
             Text(words.number(row.norm)),
             Text(words.cosine(row.worst_cosine), style="red" if row.conflicts else ""),
-            Text(words.objectives(row.conflicts), style="red" if row.conflicts else "dim"),
+            Text(words.conflicts(row), style="red" if row.conflicts else "dim"),
             Text(words.yes_no(row.certificate.in_hull)),
             Text(words.number(row.alignment)),
             Text(words.weights(row)),

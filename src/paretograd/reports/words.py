@@ -45,6 +45,14 @@ def objectives(indices: Sequence[int], limit: int = 8) -> str:
     return ", ".join(map(str, indices[:limit])) + (", ..." if len(indices) > limit else "") or "none"
 
 
+def conflicts(row: Row) -> str:
+    """The objectives that a rule increases, and in parentheses those of which rounding hides it."""
+    if not row.unknown:
+        return objectives(row.conflicts)
+    known = objectives(row.conflicts) + " " if row.conflicts else ""
+    return f"{known}({objectives(row.unknown)}?)"
+
+
 def short_name(result: str | None) -> str:
     """``Theorem 2`` for the label of a result of the paper; a dash for None."""
     return "-" if result is None else RESULTS[result].name.partition(" (")[0]
@@ -86,11 +94,14 @@ def _about_conflicts(rows: Sequence[Row]) -> str:
     for row in rows:
         for k in row.conflicts:
             hurt.setdefault(k, []).append(row.label)
+    hidden = [row.label for row in rows if row.unknown]
+    unsure = f" For {_listed(hidden)}, rounding hides whether some objectives (those with ?) go up." if hidden else ""
     if not hurt:
-        return "No rule conflicts here: a small step along -d increases no objective."
+        none = "No rule conflicts here: a small step along -d increases no objective."
+        return none if not hidden else f"No rule is seen to conflict here.{unsure}"
     parts = [f"objective {k} under {_listed(labels)}" for k, labels in sorted(hurt.items())[:4]]
     more = f"; and {len(hurt) - 4} more objectives" if len(hurt) > 4 else ""
-    return f"A small step along -d increases {'; '.join(parts)}{more}. The other rules increase none."
+    return f"A small step along -d increases {'; '.join(parts)}{more}. The other rules increase none.{unsure}"
 
 
 def _about_status(rows: Sequence[Row]) -> list[str]:

@@ -1,0 +1,134 @@
+"""A direction seen through rounding: what is certain about it, and what is not known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paretograd.geometry import cones
+from paretograd.geometry.cones import Rounding
+from paretograd.geometry.gramian import Array
+
+#: A direction shorter than this part of the longest gradient is zero.
+_NEGLIGIBLE = 1e-7
+
+
+class Verdict(Enum):
+    """Whether a property holds. The value is what a user reads."""
+
+    KEPT = "kept"
+    BROKEN = "broken"
+    UNKNOWN = "not known"
+
+    @classmethod
+    def of(cls, kept: bool, broken: bool) -> Verdict:
+        """From what is certain."""
+        return cls.BROKEN if broken else cls.KEPT if kept else cls.UNKNOWN
+
+
+@dataclass(frozen=True)
+class Direction:
+    """The direction ``d = J.T w``, as a Gramian and weights show it.
+
+    Attributes:
+        weights: shape ``(m,)``.
+        slopes: ``<d, g_k>``, shape ``(m,)``; ``errors``: how far they may be off.
+        norm: ``|d|``; ``shortest``, ``longest``: bounds on it.
+        conflicting: objectives that surely go up along ``-d``, shape ``(m,)``.
+        hidden: objectives of which rounding hides whether they go up, shape ``(m,)``.
+        in_cone: whether d is a conic combination of the gradients.
+        in_hull: whether it is a convex combination.
+        beyond_hull: whether the weights are non-negative and sum to one or more.
+        tol: what a solver's rounding may take from a property, relative.
+        resolution: errors of a cosine up to this are negligible.
+    """
+
+    weights: Array
+    slopes: Array
+    errors: Array
+    norm: float
+    shortest: float
+    longest: float
+    conflicting: NDArray[np.bool_]
+    hidden: NDArray[np.bool_]
+    in_cone: bool
+    in_hull: bool
+    beyond_hull: bool
+    tol: float
+    resolution: float
+
+    @classmethod
+    def of(cls, G: Array, weights: Array, gamma: float, rounding: Rounding) -> Direction:
+        """Look at the direction of some weights, at a point that is gamma away from stationarity."""
+        lengths, tol = np.sqrt(G.diagonal()), max(1e-10, 64.0 * rounding.eps)
+        resolution = max(tol, rounding.resolution)
+        shortest, longest = cones.norm_bracket(G, weights, rounding)
+        norm = min(max(cones.norm(G, weights), shortest), longest)
+        slopes, errors = cones.slopes(G, weights), cones.slope_errors(G, weights, rounding)
+        conflicting = slopes < -errors - tol * norm * lengths
+        # A slope that is zero to a negligible error counts as non-negative: projections have such slopes.
+        hidden = ~conflicting & (slopes - errors < -resolution * shortest * lengths)
+        # Zero lies in the hull of the gradients at a stationary point, whatever the weights.
+        at_rest = norm == 0.0 and max(longest, gamma) <= _NEGLIGIBLE * float(lengths.max())
+        in_cone = cones.in_cone(G, weights, tol * shortest)
+        in_hull = cones.in_hull(G, weights, tol * shortest, tol) or at_rest
+        return cls(
+            weights=weights,
+            slopes=slopes,
+            errors=errors,
+            norm=norm,
+            shortest=shortest,
+            longest=longest,
+            conflicting=conflicting,
+            hidden=hidden,
+            in_cone=in_cone,
+            in_hull=in_hull,
+            beyond_hull=in_hull or (in_cone and float(weights.sum()) >= 1.0 - tol),
+            tol=tol,
+            resolution=resolution,
+        )
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether d = 0 for certain, and not by cancellation."""
+        return self.longest == 0.0
+
+    @property
+    def non_conflicting(self) -> Verdict:
+        """Whether no objective goes up along ``-d``."""
+        return Verdict.of(not self.hidden.any(), bool(self.conflicting.any()))
+
+    @property
+    def decreasing(self) -> bool:
+        """Whether every objective surely goes down along ``-d``."""
+        return bool((self.slopes > self.errors).all())
+
+    def decreases(self, phi: Array) -> bool:
+        """Whether ``F = sum_k phi_k f_k`` surely goes down along ``-d``, or d = 0."""
+        return self.is_zero or float(phi @ self.slopes) > float(np.abs(phi) @ self.errors)
+
+    def alignment(self, phi: Array) -> float:
+        """c of condition (A), ``<d, grad F> / |d|^2``: infinite if d = 0, NaN if it is not known."""
+        if self.is_zero:
+            return math.inf
+        along, off = float(phi @ self.slopes), float(np.abs(phi) @ self.errors)
+        known = is_known(self.shortest, self.longest) and off <= max(abs(along), self.resolution * self.norm**2)
+        return along / self.norm / self.norm if known else math.nan
+
+    def is_aligned(self, phi: Array, c: float) -> Verdict:
+        """Condition (A) with the constant c: ``<d, grad F> - c |d|^2 = sum_k (phi_k - c w_k) <d, g_k> >= 0``."""
+        excess = phi - c * self.weights
+        margin, off = float(excess @ self.slopes), float(np.abs(excess) @ self.errors)
+        return Verdict.of(
+            margin - off >= -self.resolution * c * self.shortest**2,
+            margin + off < -self.tol * c * self.longest**2,
+        )
+
+
+def is_known(shortest: float, longest: float) -> bool:
+    """Whether bounds on a length differ by a factor of two at most."""
+    return longest <= 2.0 * shortest
