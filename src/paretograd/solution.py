@@ -16,7 +16,9 @@ class Status(Enum):
 
     OPTIMAL = "solved: the optimality conditions hold to rounding"
     STATIONARY = "Pareto stationary: no direction decreases every objective, so the direction is zero"
-    APPROXIMATE = "solved to the accuracy of a conic solver: the residual says how far the direction may be off"
+    APPROXIMATE = (
+        "solved approximately, by a conic solver or by sweeps: the residual says how far the direction may be off"
+    )
     DEGENERATE = "the method's formula has no value here (a division by zero); the direction is zero"
     INACCURATE = "not solved to rounding: the residual says how far the optimality conditions are off"
 

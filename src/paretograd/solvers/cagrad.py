@@ -83,12 +83,21 @@ def _best_level(
         step = _quadratic_step(C, tilt, a, free, distance, radius)
         candidate = level + step if step is not None else np.nan
         if not low < candidate < high:
-            candidate = 0.5 * (low + high)
+            candidate = _between(low, high)
         if candidate == level:
             break
         level = candidate
     assert best is not None
     return best, steps
+
+
+def _between(low: float, high: float) -> float:
+    """The middle of a bracket: of its decades, if its ends are many apart."""
+    small, large = sorted((abs(low), abs(high)))
+    if low < 0.0 < high or large <= 100.0 * small:
+        return 0.5 * (low + high)
+    middle = math.sqrt(max(small, 1e-300 * large)) * math.sqrt(large)
+    return middle if high > 0.0 else -middle
 
 
 def _quadratic_step(

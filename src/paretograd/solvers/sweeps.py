@@ -8,9 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
+from paretograd.solvers.active_set import active_set
+from paretograd.solvers.support import solve_shared_qps
 
 #: Largest m for which the m^3 numbers of all rows in all orders are gathered at once.
 _GATHERED = 48
+
+#: Most sweeps, and how many are made in any case. Mostly a dozen do until the half-spaces that they project onto stay
+#: the same; next to stationary points it may take thousands, and for many gradients a sweep takes milliseconds.
+_MOST, _LEAST = 10_000, 64
 
 
 class Sweep(NamedTuple):
@@ -51,3 +57,85 @@ def sweep_shuffled(C: Array, start: Sweep, orders: NDArray[np.intp]) -> Sweep:
     A = start.coefficients.copy()
     A.ravel()[places] += lifts
     return Sweep(A, X)
+
+
+class Limit(NamedTuple):
+    """What repeated sweeps make of every gradient, as coefficients; residual, steps and growth as of a `Projection`.
+
+    Where the limit was not reached, the coefficients are those of projections onto the dual cone all the same.
+    """
+
+    coefficients: Array
+    residual: float
+    steps: int
+    growth: float
+    reached: bool
+
+
+def sweep_to_limit(C: Array, resolution: float) -> Limit:
+    """Sweep in order until the half-spaces that are touched stay the same, and project what is left.
+
+    That they stay the same for some sweeps does not mean that they will: the projection has to agree with them.
+    """
+    sweep, steps, same, check = Sweep.start(C), 0, 0, 8
+    active = np.zeros_like(C, dtype=bool)
+    most = min(_MOST, max(_LEAST, 1_000_000 // max(len(C), 1) ** 2))
+    while len(C) and steps < most:
+        after = sweep_in_order(C, sweep)
+        steps += 1
+        # Projections by less than rounding come and go without end where gradients are opposite.
+        rounding = 1e-14 * after.coefficients.max(axis=1, keepdims=True)
+        touched = after.coefficients - sweep.coefficients > rounding
+        sweep = after
+        same = same + 1 if (touched == active).all() else 0
+        active = touched
+        if not touched.any():
+            break
+        if same >= 8 and steps >= check:
+            left = _Left.of(C, sweep, resolution)
+            if left.agrees(C, touched, resolution):
+                return left.limit(sweep, steps)
+            check = 2 * steps
+    return _Left.of(C, sweep, resolution).limit(sweep, steps, reached=steps < most)
+
+
+class _Left(NamedTuple):
+    """The projection of what a sweep has left of the gradients onto the dual cone: multipliers, one row a gradient."""
+
+    added: Array
+    slopes: Array
+    residual: float = 0.0
+    rounds: int = 0
+    growth: float = 1.0
+
+    @classmethod
+    def of(cls, C: Array, sweep: Sweep, resolution: float) -> _Left:
+        """Project; nothing is added to gradients that do not conflict."""
+        if not sweep.slopes.min(initial=0.0) < 0.0:
+            return cls(np.zeros_like(C), sweep.slopes)
+        size = sweep.coefficients.max(axis=1, keepdims=True)
+        found, residual, rounds = solve_shared_qps(C, sweep.coefficients / size, resolution)
+        added = found * size
+        return cls(added, sweep.slopes + added @ C, residual, rounds, 1.0 + float(found.max()))
+
+    def limit(self, sweep: Sweep, steps: int, reached: bool = True) -> Limit:
+        """Sum up. Where sweeps ended early, what is left says how far off they may be."""
+        residual = self.residual if reached else max(self.residual, float(self.added.max()))
+        return Limit(sweep.coefficients + self.added, residual, steps + self.rounds, self.growth, reached)
+
+    def agrees(self, C: Array, touched: NDArray[np.bool_], resolution: float) -> bool:
+        """Return True if the projections are the limits of sweeps that go on to touch these half-spaces.
+
+        Such a limit lies on the boundary of every half-space that is touched, and it is the projection onto these
+        half-spaces alone.
+        """
+        if (touched & (self.slopes > resolution)).any():
+            return False
+        for k in np.flatnonzero((~touched & (self.added > resolution)).any(axis=1)):
+            rows, move = np.flatnonzero(touched[k]), -self.added[k]
+            if len(rows):
+                q = (self.slopes[k] - self.added[k] @ C)[rows]
+                move[rows] += active_set(C[np.ix_(rows, rows)], q, resolution).a
+            if move @ C @ move > resolution**2:
+                return False
+        return True

@@ -77,7 +77,7 @@ class NonConflicting(Linear):
     def dual(self, problem: Quadratic) -> DualPoint:
         shift = 0.0 if problem.center is None else problem.center.weights / problem.beta
         found = project_dual_cone(problem.unit, self._weights(problem.unit.m) + shift)
-        return DualPoint(found.weights - shift, 0.0, found.residual, found.steps)
+        return DualPoint(found.weights - shift, 0.0, found.residual / found.growth, found.steps)
 
     def __repr__(self) -> str:
         return f"NonConflicting({'' if self.weights is None else self.weights.tolist()})"
