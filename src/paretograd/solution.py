@@ -16,9 +16,7 @@ class Status(Enum):
 
     OPTIMAL = "solved: the optimality conditions hold to rounding"
     STATIONARY = "Pareto stationary: no direction decreases every objective, so the direction is zero"
-    APPROXIMATE = (
-        "solved approximately, by a conic solver or by sweeps: the residual says how far the direction may be off"
-    )
+    APPROXIMATE = "solved approximately, by a conic solver or by sweeps: the residual says how far it may be off"
     DEGENERATE = "the method's formula has no value here (a division by zero); the direction is zero"
     INACCURATE = "not solved to rounding: the residual says how far the optimality conditions are off"
 

@@ -2,35 +2,68 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from paretograd.aggregators.base import Description, GramianAggregator
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Status
-from paretograd.solvers.lapack import solve_psd, solve_spd
+from paretograd.solvers.lapack import pivoted_qr, solve_factored, solve_spd, solve_triangular, spanning_rows
+
+#: Squares of Cholesky pivots above this leave no doubt about the rank, whatever the order of the rows.
+_INDEPENDENT = 1e-6
+
+#: Ten units of float32, the rows' own rounding.
+_ROWS = 1e-6
 
 
-def _equal_angle(unit: UnitGramian) -> tuple[Array, Array | None]:
-    """Weights y of the unit gradients with ``C y = 1``; where C is singular, pinv's, and C's null vectors."""
-    ones = np.ones(len(unit.norms))
-    y = solve_spd(unit.C.copy(), ones)
-    return (y, None) if y is not None else solve_psd(unit.C, ones, cutoff=8.0 * len(ones) * unit.eps)
+def _weights_if_independent(unit: UnitGramian) -> Array | None:
+    """Weights y of the unit gradients with ``C y = 1``, or None if C may be singular."""
+    return solve_spd(unit.C.copy(), np.ones(len(unit.norms)), max(_INDEPENDENT, 100.0 * unit.resolution**2))
+
+
+def _spectrum(unit: UnitGramian) -> tuple[Array, Array]:
+    """Eigenvalues of C that count as positive, and their vectors: one decision of rank for every order of the rows."""
+    values, vectors = np.linalg.eigh(unit.C)
+    kept = values > max(unit.resolution**2, len(values) * unit.eps)
+    return values[kept], vectors[:, kept]
+
+
+def _rounding(unit: UnitGramian) -> float:
+    """The size at which slopes, coefficients and sums, all of order one, are rounding of the rows or of the Gramian."""
+    return max(_ROWS, 8.0 * unit.eps)
+
+
+def _without_rounding(values: Array, unit: UnitGramian) -> Array:
+    """The values, with those that are rounding set to zero."""
+    return np.where(np.abs(values) > _rounding(unit), values, 0.0)
 
 
 def _impartial(unit: UnitGramian) -> Array:
-    """``pinv(G) n`` with ``n_k = |g_k|``, up to scale: the shortest weights of least error where G is singular."""
-    inverse = unit.norms.min() / unit.norms
-    y, null = _equal_angle(unit)
-    if null is None:
-        return np.asarray(y * inverse)
-    if np.abs(unit.C @ y - 1.0).max() <= 1e-7:
-        # Equal projections exist; among the weights that give them, y / norms + null vectors, take the shortest.
-        free = null * inverse[:, None]
-        shift, *_ = np.linalg.lstsq(free, -y * inverse, rcond=None)
-        return np.asarray(y * inverse + free @ shift)
-    lengths = unit.norms / unit.norms.max()
-    return solve_psd(unit.C * lengths * lengths[:, None], lengths, cutoff=8.0 * len(lengths) * unit.eps)[0]
+    """``pinv(G) n`` with ``n_k = |g_k|``, up to scale.
+
+    If the gradients are dependent, r of them span the others, ``J = D M B`` with the norms in D and unit rows in B, and
+    ``pinv(G) = pinv(D M)' inv(B B') pinv(D M)``. Coefficients in M that are rounding are set to zero: norms may range
+    over many decades, and a long gradient would carry them into the place of a short one.
+    """
+    y = _weights_if_independent(unit)
+    if y is not None:
+        return np.asarray(y * (unit.norms.min() / unit.norms))
+    # By falling norm: the order that the rows came in has no effect, and Householder's method is accurate row by row.
+    order = np.argsort(-unit.norms, kind="stable")
+    norms = unit.norms[order] / (math.sqrt(unit.norms.min()) * math.sqrt(unit.norms.max()))
+    values, vectors = _spectrum(unit)
+    vectors = vectors[order]
+    M, factor = spanning_rows((vectors * values) @ vectors.T, len(values))
+    Q, R, columns = pivoted_qr(_without_rounding(M, unit) * norms[:, None])
+    slopes = np.empty(len(values))
+    slopes[columns] = solve_triangular(R, Q.T @ norms)
+    y = solve_factored(factor, _without_rounding(slopes, unit))
+    weights = np.empty(len(norms))
+    weights[order] = Q @ solve_triangular(R, y[columns], transposed=True)
+    return weights
 
 
 class IMTLG(GramianAggregator):
@@ -60,7 +93,7 @@ class IMTLG(GramianAggregator):
             return Outcome(np.zeros(unit.m), Status.STATIONARY)
         weights = _impartial(unit)
         total, size = float(weights.sum()), float(np.abs(weights).sum())
-        if abs(total) <= 4.0 * unit.eps * size or size == 0.0:
+        if abs(total) <= _rounding(unit) * size:
             return Outcome(np.zeros(unit.m), Status.DEGENERATE, 1.0, 1)
         return Outcome(unit.expand(weights / total), Status.OPTIMAL, 0.0, 1)
 
@@ -91,10 +124,17 @@ class ConFIG(GramianAggregator):
     def _solve(self, unit: UnitGramian) -> Outcome:
         if not len(unit.norms):
             return Outcome(np.zeros(unit.m), Status.STATIONARY)
-        y, _ = _equal_angle(unit)
-        slopes = unit.C @ y
-        square = float(y @ slopes)
-        if square <= 4.0 * unit.eps * float(np.abs(y).sum()) ** 2:
+        y = _weights_if_independent(unit)
+        if y is not None:  # all slopes are one
+            weights = y * (unit.norms.sum() / y.sum() / unit.norms)
+            return Outcome(unit.expand(weights), Status.OPTIMAL, 0.0, 1)
+        values, vectors = _spectrum(unit)
+        shares = vectors.sum(axis=0)
+        slopes = _without_rounding(vectors @ shares, unit)
+        if not slopes.any():
             return Outcome(np.zeros(unit.m), Status.DEGENERATE, 1.0, 1)
-        scale = float(unit.norms @ slopes) / square
-        return Outcome(unit.expand(y * (scale / unit.norms)), Status.OPTIMAL, 0.0, 1)
+        length = float(unit.norms @ slopes)
+        if abs(length) <= _rounding(unit) * float(unit.norms @ np.abs(slopes)):
+            return Outcome(np.zeros(unit.m), Status.OPTIMAL, 0.0, 1)
+        y = vectors @ (shares / values) * (length / float(shares @ (shares / values)))
+        return Outcome(unit.expand(y / unit.norms), Status.OPTIMAL, 0.0, 1)

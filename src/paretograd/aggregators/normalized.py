@@ -9,7 +9,7 @@ from typing import Any
 from paretograd.aggregators.base import Aggregator, Description
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Guarantee
-from paretograd.solution import Outcome
+from paretograd.solution import Outcome, Status
 
 
 class Normalized(Aggregator):
@@ -47,7 +47,9 @@ class Normalized(Aggregator):
     def _answer(self, G: Array, eps: float) -> Outcome:
         outcome = self.aggregator._answer(G, eps)
         size = float(abs(outcome.weights).sum())
-        return outcome._replace(weights=outcome.weights / size) if size > 0.0 else outcome
+        if size > 0.0:
+            return outcome._replace(weights=outcome.weights / size)
+        return outcome._replace(status=Status.DEGENERATE) if outcome.status is Status.OPTIMAL else outcome
 
     def state_dict(self) -> dict[str, Any]:
         return self.aggregator.state_dict()

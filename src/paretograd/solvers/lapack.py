@@ -17,6 +17,10 @@ from paretograd.geometry.gramian import Array
 #: this square it is mostly rounding (1e-16 times the growth over m steps): the matrix counts as singular.
 SINGULAR = 1e-11
 
+#: A row may be chosen next if its squared distance is this part of the largest: no simple ratio, so that no tie of rows
+#: with simple entries is decided by rounding.
+_FAR = 0.37
+
 
 @cache
 def _blas() -> Any:
@@ -38,7 +42,10 @@ def add_square(A: Array, a: Array) -> Array:
 
 
 def solve_spd(A: Array, b: Array, singular: float = SINGULAR) -> Array | None:
-    """Solve ``A x = b`` for a positive definite A with a diagonal near one, overwriting A; None if A is singular."""
+    """Solve ``A x = b`` for a positive definite A with a diagonal near one, overwriting A; None if A is singular.
+
+    A counts as singular if the square of a pivot is below ``singular``.
+    """
     # A.T is what LAPACK calls column-major: no copy is made, and A, a temporary of the caller, is overwritten.
     factor, x, info = _lapack().dposv(A.T, b, 1, 1)
     pivots = factor.diagonal()
@@ -91,12 +98,34 @@ def solve_scaled_spd(A: Array, b: Array) -> Array:
     return y * scale  # type: ignore[no-any-return]
 
 
-def solve_psd(A: Array, b: Array, cutoff: float) -> tuple[Array, Array]:
-    """The least-norm least-squares solution of ``A x = b`` for a positive semidefinite A, and A's null vectors.
+def spanning_rows(C: Array, rank: int) -> tuple[Array, Array]:
+    """Choose ``rank`` rows that span all m rows with Gramian C, by Cholesky with pivoting; early rows are preferred.
 
-    Eigenvalues below ``cutoff`` times the largest count as zero.
+    Returns:
+        coefficients of shape ``(m, rank)`` that make all rows from the chosen ones, and the lower Cholesky factor of
+        the Gramian of the chosen ones.
     """
-    values, vectors = np.linalg.eigh(A)
-    keep = values > cutoff * values[-1]
-    V = vectors[:, keep]
-    return V @ ((V.T @ b) / values[keep]), vectors[:, ~keep]
+    left, factor = C.copy(), np.empty((len(C), rank))
+    chosen = []
+    for j in range(rank):
+        gaps = left.diagonal()  # squared distances from the span of those chosen
+        k = int((gaps >= _FAR * gaps.max()).argmax())
+        factor[:, j] = left[:, k] / gaps[k] ** 0.5
+        left -= np.outer(factor[:, j], factor[:, j])
+        chosen.append(k)
+    square = np.tril(factor[chosen])
+    coefficients = solve_triangular(square.T, factor.T).T
+    coefficients[chosen] = np.eye(rank)
+    return coefficients, square
+
+
+def solve_factored(L: Array, b: Array) -> Array:
+    """Solve ``L L' x = b`` for a lower triangular L."""
+    return _lapack().dpotrs(L, b, lower=1)[0]  # type: ignore[no-any-return]
+
+
+def pivoted_qr(A: Array) -> tuple[Array, Array, NDArray[np.intp]]:
+    """``A[:, columns] = Q R`` by Householder's method with pivoting, Q with orthonormal columns."""
+    from scipy.linalg import qr
+
+    return qr(A, mode="economic", pivoting=True)  # type: ignore[no-any-return]

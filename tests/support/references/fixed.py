@@ -11,6 +11,7 @@ Products need one shift, ``(a * b) >> BITS``; sums, comparisons and ``max`` are 
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,14 @@ Fixed = NDArray[Any]
 
 
 def lift(values: ArrayLike) -> Fixed:
-    """Floats to fixed point, exact for magnitudes above 2^-900."""
-    array = np.asarray(values, dtype=np.float64)
+    """Floats, or fractions in an array of objects, to fixed point; exact for floats of magnitudes above 2^-900."""
+    array = np.asarray(values)
+    if array.dtype != object:
+        array = array.astype(np.float64)
     return np.array([_lift(v) for v in array.ravel().tolist()], dtype=object).reshape(array.shape)
 
 
-def _lift(value: float) -> int:
+def _lift(value: float | Fraction) -> int:
     numerator, denominator = value.as_integer_ratio()
     return (numerator << BITS) // denominator
 
