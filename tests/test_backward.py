@@ -574,3 +574,17 @@ def test_a_module_stands_for_its_parameters() -> None:
                 for grad, want in zip(found, grads, strict=True):
                     assert (grad is None and want is None) or torch.equal(grad, want)
             assert torch.equal(gramian, plain) == ((argument == "shared") == (module is trunk))
+
+
+def test_gramian_refuses_a_matrix_of_losses() -> None:
+    """Neither losses nor a Jacobian: a matrix with a graph was taken for a Jacobian, and its rows for gradients."""
+    w = torch.ones(3, requires_grad=True)
+    losses = torch.outer(torch.arange(2.0), w).square()
+    with pytest.raises(ShapeError, match=r"shape \(2, 3\) .*flatten.*detach"):
+        pg.gramian(losses)
+    with pytest.raises(ShapeError, match=r"shape \(2, 3\)"):
+        pg.gramian(losses, [w])
+    assert pg.gramian(losses.flatten()).shape == (6, 6)
+    assert torch.equal(pg.gramian(losses.detach()), pg.gramian(losses.detach().clone().requires_grad_()))
+    with pytest.raises(ShapeError, match=r"pass \[loss\]"):
+        pg.gramian(losses.sum())

@@ -17,7 +17,7 @@ from paretograd.autograd.opaque import opaque
 from paretograd.autograd.processes import Call, Parallel, Params
 from paretograd.autograd.roots import roots_of
 from paretograd.autograd.source import at_losses
-from paretograd.errors import ParameterError
+from paretograd.errors import ParameterError, ShapeError
 from paretograd.geometry import gramian as of_jacobian
 
 
@@ -35,7 +35,9 @@ def gramian(
     """The Gramian ``G = J @ J.T`` of the gradients, as a float64 tensor.
 
     From a Jacobian of shape ``(..., m, n)``: rows of float16 or float32 gradients are multiplied exactly in
-    float64, so that neither gradients of norm 1e-15 underflow nor those of norm 1e15 overflow.
+    float64, so that neither gradients of norm 1e-15 underflow nor those of norm 1e15 overflow. A Jacobian that has a
+    graph, as from ``create_graph=True``, is an error: G would have none, and a matrix of losses looks the same. Pass
+    ``jacobian.detach()``.
 
     From losses, m scalars in a list or a vector: over ``params``, without storing the Jacobian where the layers allow
     it. The graph is kept, for the backward pass that follows. Gradients of float32 parameters, and shorter ones, are
@@ -53,7 +55,13 @@ def gramian(
     Returns:
         shape ``(..., m, m)``.
     """
-    if isinstance(source, Tensor) and (source.ndim != 1 or not source.requires_grad):
+    if isinstance(source, Tensor) and (source.ndim > 1 or not source.requires_grad):
+        if source.grad_fn is not None:
+            raise ShapeError(
+                f"a tensor of shape {tuple(source.shape)} with a graph is neither losses nor a Jacobian. Losses are a "
+                "list of scalars or a vector: pass losses.flatten(). A Jacobian comes without a graph, since none is "
+                "kept: pass jacobian.detach()"
+            )
         if params is not None:
             raise ParameterError(
                 f"params goes with losses, a list of scalars or a vector; got a tensor of shape {tuple(source.shape)}"
