@@ -7,6 +7,7 @@ the condition of the weights (near-dependent gradients), not for an error in a r
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -272,6 +273,19 @@ def test_specific_overrides(engine: str) -> None:
     assert torch.allclose(problem.params[0].grad, total, rtol=1e-12, atol=1e-14)
 
 
+def test_overrides_leave_alone_what_no_loss_reaches() -> None:
+    """An expert that this batch does not use, or a frozen layer, in shared or specific: as in params."""
+    problem, idle = mlp(), nn.Linear(2, 2)
+    idle.bias.requires_grad_(False)
+    idle.weight.grad = torch.ones(2, 2)
+    plain = pg.backward(problem.losses(), pg.UPGrad(), retain_graph=True)
+    for given in ({"shared": idle}, {"specific": idle}, {"shared": idle.weight, "specific": idle.bias}):
+        step = pg.backward(problem.losses(), pg.UPGrad(), **given)
+        assert torch.equal(step.gramian, plain.gramian)
+    assert torch.equal(idle.weight.grad, torch.ones(2, 2))
+    assert idle.bias.grad is None
+
+
 def test_groups_are_aggregated_apart(engine_of_every_way: str) -> None:
     """A list of lists: each group has the Gramian and the weights that it would have alone."""
     problem = mlp()
@@ -525,7 +539,12 @@ def test_wrong_arguments() -> None:
         ({"params": ["weight"]}, DTypeError, r"params\[0\] is a str"),
         ({"params": [first.detach()]}, ParameterError, "require gradients"),
         ({"shared": [first], "specific": [first]}, ParameterError, "both in shared and in specific"),
-        ({"shared": [first], "params": problem.params[1:]}, ParameterError, "params leaves out"),
+        (
+            {"shared": problem.params[:2], "params": problem.params[1:]},
+            ParameterError,
+            rf"shared\[0\], shape {re.escape(str(tuple(first.shape)))}, is not among params",
+        ),
+        ({"specific": [first, first * 2.0]}, ParameterError, r"specific\[1\], shape .*, is no leaf of the graph"),
         ({"shared": 3}, DTypeError, "shared holds a int; give parameters, or modules that have them"),
         ({"specific": ["weight"]}, DTypeError, "specific holds a str"),
         ({"specific": {"params": [first]}}, DTypeError, "specific holds a dict"),

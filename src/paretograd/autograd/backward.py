@@ -54,7 +54,8 @@ def backward(
         params: the parameters to fill, or a module that has them; None for all that the losses reach. Frozen ones and
             those that no loss reaches are left alone. A list of lists makes groups that are aggregated apart, with
             weights of their own.
-        shared: parameters, or modules that have them, to aggregate even if one loss alone reaches them.
+        shared: parameters, or modules that have them, to aggregate even if one loss alone reaches them. Here and in
+            ``specific``, those that no loss reaches are left alone.
         specific: parameters, or modules that have them, to give the sum of the losses' gradients even if several
             losses reach them.
         retain_graph: keep the graph for another backward pass.
@@ -106,7 +107,7 @@ def backward(
     graph = Graph(roots_of(checked))
     check_visible(graph)
     groups = check_groups(processes.as_params(params), graph)
-    check_chosen(groups, common, own)
+    check_chosen(groups, graph.leaves, common, own)
     with torch.no_grad(), torch.autocast(checked[0].device.type, enabled=False):
         try:
             with set_aside(graph.leaves), aggregator.one_step():  # of all groups; none if anything fails

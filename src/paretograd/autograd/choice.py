@@ -61,15 +61,33 @@ def ids(params: Iterable[Tensor] | None) -> set[int]:
 
 
 def check_chosen(
-    groups: Sequence[Sequence[Tensor]], shared: Iterable[Tensor] | None, specific: Iterable[Tensor] | None
+    groups: Sequence[Sequence[Tensor]],
+    reached: Iterable[Tensor],
+    shared: Iterable[Tensor] | None,
+    specific: Iterable[Tensor] | None,
 ) -> None:
-    """Raise where a parameter is chosen twice, or cannot be."""
+    """Raise if a parameter is chosen twice, or cannot be.
+
+    Args:
+        groups: the parameters to fill.
+        reached: the parameters that some loss reaches. Others may be chosen, to no effect.
+        shared: chosen to be aggregated.
+        specific: chosen not to be.
+    """
+    left_out = ids(reached) - {id(param) for group in groups for param in group}
     for name, given in (("shared", shared), ("specific", specific)):
-        for item in given or ():
+        for k, item in enumerate(given or ()):
             if not isinstance(item, Tensor):
                 raise DTypeError(f"{name} holds a {type(item).__name__}; give parameters, or modules that have them")
-    common, own = ids(shared), ids(specific)
-    if common & own:
+            if not item.is_leaf:
+                raise ParameterError(
+                    f"{name}[{k}], shape {tuple(item.shape)}, is no leaf of the graph and holds no .grad; pass the "
+                    "parameter that it was computed from"
+                )
+            if id(item) in left_out:
+                raise ParameterError(
+                    f"{name}[{k}], shape {tuple(item.shape)}, is not among params, which are all that is filled; add "
+                    f"it to params, or leave it out of {name}"
+                )
+    if ids(shared) & ids(specific):
         raise ParameterError("a parameter is both in shared and in specific; give it in one of them")
-    if not (common | own) <= {id(param) for group in groups for param in group}:
-        raise ParameterError("shared or specific holds a parameter that no loss reaches, or that params leaves out")

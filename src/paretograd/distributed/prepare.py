@@ -161,7 +161,7 @@ def _look(call: Call, losses: Losses, graph: Graph, layout: Layout) -> _Seen:
     shared, specific = (
         None if each is None else [layout.target(param) for param in each] for each in (call.shared, call.specific)
     )
-    check_chosen(groups, shared, specific)
+    check_chosen(groups, [layout.target(leaf) for leaf in graph.leaves], shared, specific)
     return _Seen(losses, graph, layout, groups, shared, specific)
 
 
