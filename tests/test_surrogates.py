@@ -15,8 +15,8 @@ import paretograd as pg
 from paretograd import subproblem as sp
 from paretograd.certificates.direction import Verdict
 from paretograd.descent import Aligned, Smooth, archive
-from paretograd.descent.plain import from_json, to_json
 from paretograd.guarantees import MEAN, SUM, Surrogate
+from paretograd.plain import from_json, to_json
 
 
 def softplus(x: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ import torch
 import paretograd as pg
 from paretograd.descent.archive import read, write
 from paretograd.descent.frame import to_columns
-from paretograd.descent.plain import from_json, to_json
+from paretograd.plain import from_json, to_json
 
 ARRAYS = ("losses", "points", "gamma", "weights", "slopes", "norms", "step_sizes", "gradient_norms", "front")
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.inexact import warn_if_inexact
+from paretograd.aggregators.module import AggregatorModule
 from paretograd.checks import shown_value
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import (
@@ -127,6 +128,10 @@ class Aggregator(ABC):
         from paretograd.aggregators.normalized import Normalized
 
         return Normalized(self)
+
+    def as_module(self) -> AggregatorModule:
+        """The rule as a `torch.nn.Module`: as an attribute of a model, it has its state in the model's `state_dict`."""
+        return AggregatorModule(self)
 
     def _starred_guarantee(self) -> Guarantee:
         return self.guarantee.normalized()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from paretograd.aggregators.base import Aggregator
+from paretograd.aggregators.module import AggregatorModule
 from paretograd.autograd import processes
 from paretograd.autograd.choice import check_chosen, is_private, listed, sort
 from paretograd.autograd.engine import Engine, Pullback, present
@@ -29,7 +30,7 @@ from paretograd.errors import NonFiniteGradientError, ParameterError
 @opaque
 def backward(
     losses: Sequence[Tensor] | Tensor,
-    aggregator: Aggregator,
+    aggregator: Aggregator | AggregatorModule,
     params: Params | None = None,
     *,
     shared: Params | Iterable[nn.Module] | None = None,
@@ -50,7 +51,7 @@ def backward(
 
     Args:
         losses: m scalars, or a vector of m.
-        aggregator: the rule.
+        aggregator: the rule, or the module that `Aggregator.as_module` made of it.
         params: the parameters to fill, or a module that has them; None for all that the losses reach. Frozen ones and
             those that no loss reaches are left alone. A list of lists makes groups that are aggregated apart, with
             weights of their own.
@@ -77,6 +78,8 @@ def backward(
     Returns:
         the weights and the Gramian, with the certificate of the step and a flat dict of metrics on demand.
     """
+    if isinstance(aggregator, AggregatorModule):
+        aggregator = aggregator.aggregator
     common, own = listed(shared), listed(specific)
     several = processes.handler()
     if several is not None:

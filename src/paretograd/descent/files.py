@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from paretograd.descent import archive
-from paretograd.descent.plain import from_json, to_json
 from paretograd.descent.records import shapes
 from paretograd.descent.stops import Stop
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError, ShapeError
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import MEAN, SUM, Guarantee, Surrogate
+from paretograd.plain import from_json, to_json
 
 #: Marks a file as a trajectory, with the version of its content.
 _FORMAT = "paretograd trajectory 1"

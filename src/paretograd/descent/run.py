@@ -16,7 +16,6 @@ from paretograd.descent import loop
 from paretograd.descent.box import Box
 from paretograd.descent.facts import facts_of
 from paretograd.descent.interrupts import interrupts_between_steps
-from paretograd.descent.plain import from_json, to_json
 from paretograd.descent.records import Records, shapes
 from paretograd.descent.starts import starting_points
 from paretograd.descent.step_sizes import Constant, StepSize, as_step_size
@@ -24,6 +23,7 @@ from paretograd.descent.stops import Stop
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError, ParameterError
 from paretograd.geometry.gramian import Array
+from paretograd.plain import from_json, to_json
 from paretograd.problems.base import Problem
 from paretograd.problems.checks import whole_number
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.mgda import MGDA
-from paretograd.descent.plain import from_json, to_json
 from paretograd.descent.stops import Stop
 from paretograd.errors import InputError
 from paretograd.experiments.fairness.ensemble import Ensemble, sort_rows
 from paretograd.experiments.fairness.slopes import EPS, conflicting, distance, finite
 from paretograd.experiments.fairness.stepper import Stepper
 from paretograd.geometry.gramian import Array
+from paretograd.plain import from_json, to_json
 from paretograd.problems.fairness import Rows, classifier
 from paretograd.problems.fairness.objectives import Gaps
 
