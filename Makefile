@@ -10,6 +10,10 @@ BIN  := $(VENV)/bin
 # -qq leaves only the errors.
 PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
+# numpy and scipy bring an OpenBLAS that has kernels for many processors, each with a rounding of its own.
+PROCESSORS := $(if $(filter x86_64,$(shell uname -m)),Haswell Sandybridge Prescott $(if $(shell grep -sm1 avx512f /proc/cpuinfo),SkylakeX))
+NUMERICAL  := $(wildcard $(patsubst %,tests/test_%.py,processors exactness properties references robust_solvers spectral_solver families equal_angle fuzz))
+
 # Flower asks for other versions of what the rest uses, and gets an environment of its own.
 FLOWER_VENV := .venv-flower
 FLOWER_PIP  := $(FLOWER_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-flower.txt
@@ -17,16 +21,24 @@ FLOWER_PIP  := $(FLOWER_VENV)/bin/python -m pip install -qq --disable-pip-versio
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:   # two pips in one environment would race
-.PHONY: help demo test test-kernels test-flower lint types imports docs bench clean
+.PHONY: help demo test test-processors test-kernels test-flower lint types imports docs bench clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(VENV)/.stamp-all  ## the paper's study on VLMOP2: table, figures and an interactive report, in demo/vlmop2
 	OMP_NUM_THREADS=1 $(BIN)/paretograd reproduce vlmop2 --out demo/vlmop2 --overwrite
 
 test: $(VENV)/.stamp-test  ## run the tests, the examples in README and docs included
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+
+test-processors: $(PROCESSORS:%=test-on-%)  ## the numerical tests with the kernels of other processors, one after another
+	@echo "The numerical tests passed with the kernels of: $(or $(PROCESSORS),this processor alone)"
+
+# Prescott stands for a processor without AVX, for torch too.
+test-on-Prescott: export ATEN_CPU_CAPABILITY := default
+test-on-%: $(VENV)/.stamp-test
+	OPENBLAS_CORETYPE=$* OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(NUMERICAL) $(ARGS)
 
 test-kernels: $(VENV)/.stamp-test-kernels  ## the GPU's kernels, by Triton's interpreter
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_kernels_interpreted.py $(ARGS)
