@@ -20,6 +20,8 @@ Indices = NDArray[np.intp]
 
 #: Rounding allowed in a sum of weights, relative to its terms.
 _SLACK = 4e-15
+#: Stands for squares that underflow.
+_LEAST = 1e-300
 
 
 class Face(NamedTuple):
@@ -105,7 +107,7 @@ def project(w: list[float], square: list[float], mu: list[float]) -> tuple[Array
     while todo:
         rows, part = todo.pop()
         if not is_rigid(part):
-            level = (sum([w[k] for k in rows]) - sum(part)) / sum([square[k] for k in rows])
+            level = (sum([w[k] for k in rows]) - sum(part)) / max(sum([square[k] for k in rows]), _LEAST)
             ranked = sorted([(w[k] - square[k] * level, k) for k in rows], reverse=True)
             rows = [k for _, k in ranked]
             split = _most_violated(ranked, part)

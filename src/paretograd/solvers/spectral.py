@@ -20,13 +20,19 @@ from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.solvers.lapack import solve_spd
 from paretograd.solvers.min_norm import MinNorm, is_zero, min_norm_point
 from paretograd.solvers.nonneg_qp import TOL, largest
-from paretograd.solvers.permutahedron import Face, contains, exact_sums, join, pairs, project, step_inside
+from paretograd.solvers.permutahedron import Face, Indices, contains, exact_sums, join, pairs, project, step_inside
 
 #: A point, its face, the violation of the optimality conditions, and the number of steps that led to it.
 Found = tuple[Array, Face, float, int]
 
-#: Added to the diagonal of a matrix that may be singular, see `capped`; repeating the solve removes the bias.
+#: Added to the diagonal of a matrix that may be singular, well above rounding; repeating the solve removes the bias.
 _DELTA = 1e-9
+
+#: Gradients this much shorter than the terms of every feasible sum add nothing to it: they count as no shorter, so
+#: that squares stay within float64.
+_SHORTEST = 1e-100
+#: Weights of gradients longer than this many times those terms are below float64.
+_LONGEST = 1e300
 
 #: Well above any weight: to aim further says no more, and costs digits.
 _FAR = 100.0
@@ -45,7 +51,7 @@ class Problem(NamedTuple):
     enough: float  #: a residual that is rounding
 
 
-def spectral_min_norm_point(unit: UnitGramian, spectrum: Array) -> MinNorm:
+def spectral_min_norm_point(unit: UnitGramian, spectrum: Array, plain: MinNorm | None = None) -> MinNorm:
     """Minimise ``|J.T w|`` over the convex hull of all permutations of the spectrum mu.
 
     It is ``{w in the simplex : the j largest entries sum to at most mu_1 + ... + mu_j, for every j}``, and the
@@ -55,11 +61,12 @@ def spectral_min_norm_point(unit: UnitGramian, spectrum: Array) -> MinNorm:
     Args:
         unit: the Gramian.
         spectrum: mu, shape ``(m,)``, non-increasing, non-negative, of sum one (the caller checks).
+        plain: the min-norm point over the whole simplex, where the caller has it.
     """
     mu = spectrum / spectrum.sum()
     if mu[0] == mu[-1]:
         return MinNorm(mu, 0.0, 0, _is_stationary(unit, mu))
-    plain = min_norm_point(unit)
+    plain = plain or min_norm_point(unit)
     tails = mu[::-1].cumsum()[::-1]
     if contains(plain.weights, tails):
         return plain
@@ -83,7 +90,8 @@ def _solve(unit: UnitGramian, mu: Array, tails: Array) -> tuple[Array, float, in
     order = norms.argsort(kind="stable")
     # In units of the largest term of the vertex with the largest weights on the shortest gradients, y stays of order
     # one at any scale. That vertex is the start.
-    a = float((norms[order] * mu).max()) / norms
+    size = max(float((norms[order] * mu).max()), float(norms[order[-1]]) / _LONGEST)
+    a = 1.0 / np.maximum(norms / size, _SHORTEST)
     y = np.empty(m)
     y[order] = mu / a[order]
     problem = Problem(C, a, mu.tolist(), tails, 1e-15 * (8 + m))
@@ -108,6 +116,7 @@ def _descend(problem: Problem, y: Array) -> tuple[Array, Face]:
 def _newton(problem: Problem, y: Array, face: Face) -> Found:
     """Newton's method from a point of a face; where it does not settle, the residual is infinite."""
     C, H, a = problem.C, problem.C, problem.a
+    seen = {_key(face)}
     for steps in range(1, 6 + min(len(y) // 16, 8)):
         move = _move(H, C.dot(y), y, a, face)
         if move is None:  # singular: with a small shift it leads to one of the minima, and the next removes the bias
@@ -119,7 +128,15 @@ def _newton(problem: Problem, y: Array, face: Face) -> Found:
             if residual <= problem.enough:
                 return y, face, residual, steps
         y, face = _descend(problem, y)
+        key = _key(face)
+        if key in seen and H is C:  # the minimum on a face does not depend on the way to it: a circle
+            break
+        seen.add(key)
     return y, face, np.inf, steps
+
+
+def _key(face: Face) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, face.blocks))
 
 
 def _insist(problem: Problem, y: Array, steps: int) -> Found:
@@ -136,33 +153,22 @@ def _insist(problem: Problem, y: Array, steps: int) -> Found:
         steps += _STEPS + used
         if residual <= problem.enough:
             return answer, place, residual, steps
-    best, least, H, q = (y, face), np.inf, C, np.zeros(len(a))
-    for _ in range(30):
-        y, face, used = active_set(problem, H, q, y, face)
-        steps += used
-        residual = _residual(problem, y, face)
-        if residual < least:
-            best, least = (y, face), residual
-        if residual <= problem.enough:
-            break
-        H, q = C + _DELTA * eye, -_DELTA * y  # C may be singular on the face: the proximal point method
-    return *best, least, steps
+    y, face, used = active_set(problem, y, face)
+    return y, face, _residual(problem, y, face), steps + used
 
 
-def active_set(problem: Problem, H: Array, q: Array, y: Array, face: Face) -> tuple[Array, Face, int]:
-    """Minimise ``y'Hy/2 + q'y`` from a point y of a face, one face after the other; also the face of the answer.
+def active_set(problem: Problem, y: Array, face: Face) -> tuple[Array, Face, int]:
+    """Minimise ``y'Cy/2`` from a point y of a face, one face after the other; also the face of the answer.
 
-    Every step that moves lowers the objective. It ends early where H is singular on a face.
+    Every step that moves lowers the objective, but for rounding.
     """
-    a, mu, steps = problem.a, problem.mu, 0
+    C, a, mu, steps = problem.C, problem.a, problem.mu, 0
     while steps < 20 * len(mu) + 40:
         steps += 1
-        move = _move(H, H.dot(y) + q, y, a, face)
-        if move is None:
-            break
+        move = _singular_move(problem, y, face)
         step, other = step_inside((a * y).tolist(), (a * move).tolist(), face, mu)
         y = y + step * move
-        other = other or _release(H.dot(y) + q, y, a, mu, face)
+        other = other or _release(C.dot(y), y, a, mu, face)
         if other is None:
             break
         face = other
@@ -170,22 +176,61 @@ def active_set(problem: Problem, H: Array, q: Array, y: Array, face: Face) -> tu
     return y, face, steps
 
 
-def _move(H: Array, slope: Array, y: Array, a: Array, face: Face) -> Array | None:
-    """The move to the minimum of the face's affine hull; None where H is singular on it."""
-    move = np.zeros(len(y))
+class _Reduced(NamedTuple):
+    """The objective on the affine hull of a face: ``x'Mx/2 - x'force`` for moves x of the entries ``rows``."""
+
+    rows: Indices
+    pivots: Indices
+    ratio: Array
+    M: Array
+    force: Array
+
+    def expand(self, x: Array, y: Array) -> Array:
+        """The move of all entries."""
+        x[np.abs(x) <= 1e-15 * y[self.rows]] = 0.0  # rounding, which must not push an entry against its bound
+        move = np.zeros(len(y))
+        move[self.rows] = x
+        move -= np.bincount(self.pivots, self.ratio * x, len(y))
+        return move
+
+
+def _reduce(H: Array, slope: Array, a: Array, face: Face) -> _Reduced | None:
+    """None where nothing can move."""
     rows, pivots = pairs(face, a.tolist())
     if not len(rows):
-        return move
+        return None
     ratio = a[rows] / a[pivots]
     B = H.take(rows, 0) - H.take(pivots, 0) * ratio[:, None]
-    M = B.take(rows, 1) - B.take(pivots, 1) * ratio
-    part = solve_spd(M, ratio * slope[pivots] - slope[rows])
-    if part is None:
-        return None
-    part[np.abs(part) <= 1e-15 * y[rows]] = 0.0  # rounding, which must not push an entry against its bound
-    move[rows] = part
-    move -= np.bincount(pivots, ratio * part, len(y))
-    return move
+    return _Reduced(
+        rows, pivots, ratio, B.take(rows, 1) - B.take(pivots, 1) * ratio, ratio * slope[pivots] - slope[rows]
+    )
+
+
+def _move(H: Array, slope: Array, y: Array, a: Array, face: Face) -> Array | None:
+    """The move to the minimum of the face's affine hull; None where H is singular on it."""
+    reduced = _reduce(H, slope, a, face)
+    if reduced is None:
+        return np.zeros(len(y))
+    x = solve_spd(reduced.M, reduced.force)
+    return None if x is None else reduced.expand(x, y)
+
+
+def _singular_move(problem: Problem, y: Array, face: Face) -> Array:
+    """The same where C may be singular: along directions without curvature, as far as the set goes.
+
+    A curvature is known to rounding, and so is a force, which is a difference of slopes: below that both are zero.
+    """
+    reduced = _reduce(problem.C, problem.C.dot(y), problem.a, face)
+    if reduced is None:
+        return np.zeros(len(y))
+    values, vectors = np.linalg.eigh(reduced.M)
+    force = vectors.T @ reduced.force
+    force[np.abs(force) <= 0.25 * problem.enough * (1.0 + largest(y))] = 0.0
+    flat = values <= 1e-15 * len(values)
+    if force[flat].any():
+        move = reduced.expand(vectors[:, flat] @ force[flat], y)
+        return move * (_FAR / largest(problem.a * move))  # no weight exceeds one: this leaves the set
+    return reduced.expand(vectors[:, ~flat] @ (force[~flat] / values[~flat]), y)
 
 
 def _release(slope: Array, y: Array, a: Array, mu: list[float], face: Face) -> Face | None:
