@@ -20,22 +20,28 @@ from paretograd.solvers.lapack import add_square, solve_spd
 from paretograd.solvers.min_norm import MinNorm, is_zero, min_norm_point
 from paretograd.solvers.nonneg_qp import relative_residual, solve_nonneg_qp
 
-#: The least mu, relative to the smallest squared norm: what a Gramian resolves. Where the point is inside the ball
-#: even there, it is a shortest one: gradients are dependent, and mu -> 0 picks the most uniform of its weights.
-_LEAST = 1e-10
+#: A small mu, in the problem's units. Where the point is inside the ball even there, it mostly is a shortest one:
+#: gradients are dependent, and mu -> 0 picks the most uniform of its weights.
+_SMALL = 1e-10
+#: The least mu: what a Gramian resolves.
+_LEAST = 1e-15
+#: Gradients longer than this, in the problem's units, have next to no weight: they do not enter the first guess.
+_LONG = 100.0
+#: Rounding of a cosine.
+_ROUNDING = 4e-16
 #: Distances from the uniform weights below this are rounding: the answer is the mean.
 _NOTHING = 1e-15
 
 
 class _Rows(NamedTuple):
-    """Cosines and norms of gradients, zero ones included (orthogonal to the rest), the largest norm being one."""
+    """Cosines and norms of gradients, zero ones included (orthogonal to the rest)."""
 
     C: Array
     norms: Array
 
     def shifted(self, mu: float) -> tuple[Array, Array]:
         """Norms and cosines of the Gramian ``G + mu I``."""
-        lengths = np.sqrt(self.norms * self.norms + mu)
+        lengths = np.hypot(self.norms, math.sqrt(mu))  # squares may overflow
         ratio = self.norms / lengths
         H = self.C * ratio
         H *= ratio[:, None]
@@ -71,42 +77,75 @@ def _excess(w: Array) -> float:
 
 def _on_boundary(unit: UnitGramian, radius: float, plain: MinNorm) -> tuple[Array, float, int]:
     """Weights, residual and steps where those of MGDA's point, ``plain``, are outside the ball."""
-    m, rows = unit.m, _all_rows(unit)
+    m, reach = unit.m, math.sqrt(radius / unit.m)
+    best = np.full(m, 1.0 / m)
+    if reach <= _NOTHING:
+        return best, 0.0, 0
+    rows = _all_rows(unit, radius)
     norms = rows.norms
     # |w(mu) - uniform| is at most |pull| / mu, with pull the slope of |J.T w|^2 / 2 along the simplex.
-    pull = norms * rows.C.dot(norms) / m
+    pull = np.minimum(norms, _LONG)
+    pull *= rows.C.dot(pull) / m
     pull -= pull.mean()
-    strength, reach = math.sqrt(pull.dot(pull)), math.sqrt(radius / m)
-    least = _LEAST * float(norms[norms > 0.0].min()) ** 2
-    best = np.full(m, 1.0 / m)
-    if reach <= _NOTHING or not strength > least * reach:
+    strength = math.sqrt(pull.dot(pull))
+    if not strength > _SMALL * reach:
         return best, 0.0, 0
     bracket = _Bracket(0.0, _excess(plain.weights) ** -0.5, math.inf, math.inf)
-    mu, free, steps, misses = strength / reach, np.ones(m, dtype=bool), 0, 0
-    error = residual = math.inf
+    mu, last, free, steps, misses = strength / reach, math.inf, norms <= _LONG, 0, 0
+    settled, inside, outside, error, residual = False, best, plain.weights, math.inf, math.inf
     rounding = 8e-16 * math.sqrt(radius * (1.0 + radius))  # of the divergence, from the rounding of w
+    goal, enough = radius + 16.0 * rounding, 1e-15 * (8 + m)
     for _ in range(100):
         w, violation, used = _regularised(rows, mu, free)
         free, steps, excess = w > 0.0, steps + used, _excess(w)
-        if excess <= radius:
-            if plain.stationary and is_zero(unit, unit.restrict(w) * unit.norms):
-                return w, violation, steps
-            if mu <= least:
-                return *_shortest(rows, mu, w, free), steps
-        off = abs(excess - radius)
-        settled = off <= rounding or (off > 0.5 * error and error < 1e-9 * radius)
+        if excess <= goal:
+            found = plain.stationary and is_zero(unit, unit.restrict(w) * unit.norms)
+            if found or mu <= _SMALL:
+                shortest, left = _shortest(rows, mu, w, free, goal)
+                if found or left <= enough or mu <= _LEAST:
+                    return shortest, left, steps
+        off = abs(excess - goal)
+        settled = off <= rounding or (off > 0.5 * error and error < 1e-9 * radius and abs(mu - last) < 1e-6 * mu)
         if off < error:
             best, error, residual = w, off, max(violation, off / (1.0 + radius) * _share(mu, norms, w))
-        bracket = bracket.narrowed(mu, excess, radius)
-        if settled or bracket.high - bracket.low <= 4e-16 * bracket.high:
+        if excess > goal:
+            outside = w
+        else:
+            inside = w
+        bracket, last = bracket.narrowed(mu, excess, goal), mu
+        if settled or bracket.high * (1.0 - 1e-12) <= bracket.low:
             break
-        candidate = _newton(rows, mu, w, free, radius)
+        candidate = _newton(rows, mu, w, free, goal)
         if not bracket.low < candidate < bracket.high:
             # Below the first two guesses there may be no root at all.
-            candidate = 1e-9 * mu if bracket.low == 0.0 and misses else bracket.inside(radius, misses)
+            candidate = 1e-3 * mu if bracket.low == 0.0 and misses else bracket.inside(goal, misses)
             misses += 1
-        mu = max(candidate, least)
+        mu = max(candidate, _SMALL if mu > _SMALL else _LEAST)
+    if not settled and bracket.low > 0.0 and bracket.high < math.inf:
+        # w(mu) jumps by the rounding of mu: the answer is between the two ends of the jump.
+        best = _between(inside, outside, goal)
+        residual = _residual(rows, bracket.high, best)
     return best, residual, steps
+
+
+def _between(inside: Array, outside: Array, radius: float) -> Array:
+    """The point of the segment between two weights that is on the boundary of the ball."""
+    move = outside - inside
+    a, b = float(move.dot(move)), float(inside.dot(move))
+    c = float(inside.dot(inside)) - (1.0 + radius) / len(move)
+    root = math.sqrt(max(b * b - a * c, 0.0))
+    step = -c / (b + root) if b > 0.0 else (root - b) / a
+    return inside + min(max(step, 0.0), 1.0) * move
+
+
+def _residual(rows: _Rows, mu: float, w: Array) -> float:
+    """The violation of w(mu)'s optimality conditions, as an error of the direction relative to its terms."""
+    share = rows.norms * w
+    slope = rows.norms * rows.C.dot(share) + mu * w
+    force = w.dot(slope) - slope
+    wrong = np.where(w > 0.0, np.abs(force), force) / (rows.norms + np.hypot(rows.norms, math.sqrt(mu)))
+    np.minimum(wrong, np.where(force < 0.0, share, np.inf), out=wrong)  # no weight falls below zero
+    return max(float(wrong.max()), 0.0) / float(np.add.reduce(share) or 1.0)
 
 
 def _share(mu: float, norms: Array, w: Array) -> float:
@@ -135,27 +174,31 @@ class _Bracket(NamedTuple):
 
     def inside(self, radius: float, misses: int) -> float:
         """A guess without derivatives: where the chord meets the radius, and every other time the middle decade."""
+        if self.high == math.inf:
+            return 1e4 * self.low
         if self.high > 100.0 * self.low > 0.0 or (misses % 2 and self.low > 0.0):
             return math.sqrt(self.low * self.high)
         share = (radius**-0.5 - self.low_value) / (self.high_value - self.low_value)
-        return self.low + (self.high - self.low) * (share if 0.0 < share < 1.0 else 0.5)
+        return self.low + (self.high - self.low) * (share if 0.0 < share < (1.0 if self.low > 0.0 else 0.9) else 0.5)
 
 
-def _shortest(rows: _Rows, mu: float, w: Array, free: NDArray[np.bool_]) -> tuple[Array, float]:
-    """The shortest point near w(mu) on its support, and its residual: mu is taken back out (iterated Tikhonov)."""
+def _shortest(rows: _Rows, mu: float, w: Array, free: NDArray[np.bool_], goal: float) -> tuple[Array, float]:
+    """The shortest point near w(mu) on its support, and its residual: mu is taken back out (iterated Tikhonov).
+
+    It ends where that leaves the ball of radius ``goal``.
+    """
     rows, part = rows.only(free), w[free]
     lengths, H = rows.shifted(mu)
     best, least = w, math.inf
     for _ in range(4):
-        share = rows.norms * part
-        slope = rows.norms * rows.C.dot(share)
+        slope = rows.norms * rows.C.dot(rows.norms * part)
         force = part.dot(slope) - slope
-        wrong = np.where(part > 0.0, np.abs(force), force) / (rows.norms + lengths)
-        residual = max(float(wrong.max()), 0.0) / float(np.add.reduce(share) or 1.0)
-        if residual >= 0.5 * least:
+        residual = _residual(rows, 0.0, part)
+        point = np.zeros_like(w)
+        point[free] = part
+        if residual >= 0.5 * least or _excess(point) > goal:
             break
-        best, least = np.zeros_like(w), residual
-        best[free] = part
+        best, least = point, residual
         x = solve_spd(H.copy(), np.stack([force / lengths, 1.0 / lengths], axis=1))
         if x is None:
             break
@@ -166,13 +209,26 @@ def _shortest(rows: _Rows, mu: float, w: Array, free: NDArray[np.bool_]) -> tupl
     return best, least
 
 
-def _all_rows(unit: UnitGramian) -> _Rows:
-    norms = unit.norms / unit.norms[unit.norms.argmax()]
+def _all_rows(unit: UnitGramian, radius: float) -> _Rows:
+    """The rows in units of a sum of their lengths that no weights in the ball get far below.
+
+    With ``k - 1 < m / (1 + radius) <= k``, every sum has k terms at least. It is least, up to a factor, where the
+    k - 1 shortest gradients have equal weights and the next one has the rest.
+    """
+    m, norms = unit.m, unit.expand(unit.norms)
+    ordered = np.sort(norms)
+    square = (1.0 + radius) / m
+    k = min(math.ceil((1.0 - 1e-14) / square), m)
+    size = float(ordered[k - 1])
+    if k > 1:
+        equal = (1.0 + math.sqrt(max(k * square - 1.0, 0.0) / (k - 1))) / k
+        size = k * max(equal * float(ordered[k - 2]), max(1.0 - (k - 1) * equal, 1e-16) * size)
+    norms = norms / max(size, 1e-300 * float(ordered[-1]))
     if unit.live is None:
         return _Rows(unit.C, norms)
-    C = np.eye(unit.m)
+    C = np.eye(m)
     C[np.ix_(unit.live, unit.live)] = unit.C
-    return _Rows(C, unit.expand(norms))
+    return _Rows(C, norms)
 
 
 def _regularised(rows: _Rows, mu: float, free: NDArray[np.bool_]) -> tuple[Array, float, int]:
