@@ -23,8 +23,20 @@ from numpy.typing import NDArray
 from paretograd.geometry.gramian import Array
 from paretograd.solvers.lapack import solve_scaled_spd
 
-#: Logarithms are kept above this: exp(-690) is near the smallest positive float64, a weight of zero in effect.
-_FLOOR = -690.0
+#: Logarithms are kept above this: exp(-340) is zero in effect, and its square, exp(-680), still a float64.
+_FLOOR = -340.0
+
+#: exp(-30) counts for nothing next to one.
+_IDLE = -30.0
+
+#: Nor does kappa below exp(-300), times beta for one above 1: w or x is zero in effect.
+_RANGE = 300.0
+
+#: How much further apart the logarithms of kappa may be than those solved for last, in units of `_RANGE`.
+_STRIDE = 0.4
+
+#: Slopes are raised to this, relative to their terms, which is above their rounding: none is negative by rounding.
+_RAISED = 4e-15
 
 #: Cosines closer than this are equal to rounding: a few dozen units of float64.
 _SAME = 4e-15
@@ -63,31 +75,78 @@ def solve_power_equation(C: Array, norms: Array, beta: float, log_omega: Array) 
         C = C[np.ix_(firsts, firsts)]
     magnitude = np.abs(C)
     iterate = _Iterate(np.zeros(len(C)), np.zeros(len(C)))
-    current, offset, steps = 1.0, 0.0, 0
+    current, reached, steps, before = 1.0, 0.0, 0, iterate.z
     while True:
         # With w = u / norms the equation reads C u = kappa u^(-beta). A common factor of u is divided out,
-        # so that w and x stay of order one.
+        # so that w and x stay of order one. Each beta begins where the last one ended.
         log_kappa = each = current * log_omega + (current - 1.0) * log_norms
         if classes is not None:
             log_kappa = np.full(len(C), -np.inf)
             np.logaddexp.at(log_kappa, labels, each / current)
             log_kappa *= current
         shift = float((log_kappa / (1.0 + current)).max())
-        iterate.z += offset - shift
-        iterate.v += offset - shift
-        offset = shift
         target = log_kappa - (1.0 + current) * shift
-        last = current == beta
+        exact, lowest = target, -_RANGE * max(1.0, current)
+        spread = float(target[target.argmin()]) / lowest
+        reached = min(spread, reached + _STRIDE)
+        last = current == beta and reached >= min(spread, 1.0)
+        if not last and reached < spread:
+            target = (reached / spread) * target
+        if spread > 1.0:
+            target = np.maximum(target, lowest)
         # The equation amplifies the rounding of log w by beta.
         goal = 1e-15 * max(1.0, beta) if last else 1e-2
+        if steps:
+            iterate = _follow(iterate, current, target, before)
         iterate, used = _newton(C, magnitude, current, target, iterate, goal)
+        before = target
         steps += used
         if last:
-            z = iterate.z + shift
+            z = _settle(C, magnitude, beta, exact, iterate) + shift
             if classes is not None:
                 z = z[labels] + (each - log_kappa[labels]) / beta
             return PowerSolution(z - log_norms, iterate.error, steps)
-        current = max(beta, current / 4.0) if beta < current else min(beta, current * 4.0)
+        if beta <= current:
+            current = max(beta, current / 4.0)
+        else:  # from below, Newton's method on the steeper equation takes fewer steps
+            current = min(beta, current * 4.0)
+            iterate.z -= 1.0
+            iterate.v -= 1.0
+
+
+def _follow(last: _Iterate, beta: float, target: Array, before: Array) -> _Iterate:
+    """Move what is almost zero to where a new equation wants it, and leave the rest."""
+    z, v = last.z, last.v
+    if min(z[z.argmin()], v[v.argmin()]) >= _IDLE:
+        return last
+    return _Iterate(
+        np.where((z < _IDLE) & (v >= _IDLE), np.maximum((target - v) / beta, _FLOOR), z),
+        np.where((v < _IDLE) & (z >= _IDLE), np.maximum(v + target - before, _FLOOR), v),
+    )
+
+
+def _settle(C: Array, magnitude: Array, beta: float, target: Array, found: _Iterate) -> Array:
+    """The logarithms of the solution, without conflicts by rounding, and with those of weights that are zero."""
+    z, v = found.z, found.v
+    if z[z.argmin()] > _IDLE and v[v.argmin()] - z[z.argmax()] > _IDLE:
+        return z  # the common case
+    w = np.exp(z)
+    slope, size = C @ w, magnitude @ w
+    lack = _RAISED * size - slope
+    for _ in range(4):
+        if lack[lack.argmax()] <= 0.0:
+            break
+        A = C * w
+        A *= w[:, None]
+        A.ravel()[:: len(w) + 1] += beta * w * np.maximum(slope, _RAISED * size)
+        raised = w * np.clip(1.0 + solve_scaled_spd(A, w * np.maximum(lack, 0.0)), 0.5, 2.0)
+        before, slope, size = slope, C @ raised, magnitude @ raised
+        lack = _RAISED * size - slope
+        if (np.abs(slope - before) > 25.0 * _RAISED * size).any():
+            break  # more than rounding
+        w = raised
+    z = np.log(w)
+    return np.where((z < _IDLE) & (v > _IDLE), (target - v) / beta, z)
 
 
 def _equal_directions(C: Array) -> NDArray[np.intp] | None:
@@ -133,8 +192,12 @@ def _newton(
         size = max(float(xi.max()), float(eta.max()), -float(eta.min() if beta <= 1.0 else xi.min()))
         scale = min(1.0, 2.0 / size) if size > 0.0 else 1.0
         xi, eta = scale * xi, scale * eta
+        if beta > 1.0:
+            eta = _fall(eta)
+        if stalled and size < 0.1:
+            xi, eta = _in_logarithms(xi), _in_logarithms(eta)
         z = np.maximum(z + xi, _FLOOR)
-        v = np.maximum(v + (eta if beta <= 1.0 else _fall(eta)), _FLOOR)
+        v = np.maximum(v + eta, _FLOOR)
         error = _error(C, magnitude, beta, target, z)
         if error < best.error:
             best, stalled = _Iterate(z, v, error), 0
@@ -144,6 +207,15 @@ def _newton(
         if best.error < goal or stalled >= (2 if best.error < 1e-12 else 40):
             break
     return best, steps
+
+
+def _in_logarithms(change: Array) -> Array:
+    """The changes of the logarithms that change w itself by a small relative step.
+
+    Along vectors that change weights but no slope, as dependent gradients have them, rounding makes steps of 1e-4 and
+    more. They are without effect in w; in log w they would change the slopes by their squares.
+    """
+    return np.where(change > -0.1, np.log1p(np.maximum(change, -0.1)), change)
 
 
 def _fall(change: Array) -> Array:

@@ -19,7 +19,8 @@ def solve_logarithms(unit: UnitGramian, beta: float, omega: Array | None = None)
     At a Pareto stationary point the equation has no solution, and the subproblem that it comes from answers d = 0:
     the logarithms are None, the weights zero.
     """
-    nearest = min_norm_point(unit)
+    # A point is stationary or not whatever the norms: with equal ones, rounding is least.
+    nearest = min_norm_point(unit._replace(norms=np.ones(len(unit.norms))))
     if nearest.stationary:
         return None, Outcome(np.zeros(unit.m), Status.STATIONARY, nearest.residual, nearest.steps)
     log_omega = np.zeros(unit.m) if omega is None else np.log(omega)
