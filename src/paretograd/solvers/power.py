@@ -9,7 +9,8 @@ own. For unit gradients with cosines C, and kappa absorbing omega and the norms:
 
 Newton's method on this pair takes one Cholesky factorisation a step and keeps w and x positive. From beta = 1,
 where five steps do at any scale, beta moves to its value by factors of four: so beta near 0 (almost MGDA, most
-weights vanish) and beta far above 1 (almost the mean) are no harder.
+weights vanish) and beta far above 1 (almost DualProj) are no harder. Where the logarithms of kappa are far apart, they
+come in by steps too.
 """
 
 from __future__ import annotations
