@@ -10,10 +10,10 @@ the dual cone is a discontinuous function of J at a stationary point.
 
 from __future__ import annotations
 
-from . import degenerate, regular, stationary
-from .family import Family, Make, Shape, Stationary, members
+from . import cancelling, degenerate, extreme, regular, stationary
+from .family import Family, Make, Rows, Shape, Stationary, members
 
-__all__ = ["FAMILIES", "Family", "Make", "Shape", "Stationary", "members", "well_conditioned"]
+__all__ = ["FAMILIES", "HARD", "Family", "Make", "Rows", "Shape", "Stationary", "members", "well_conditioned"]
 
 well_conditioned = regular.well_conditioned
 
@@ -56,3 +56,80 @@ _ROWS = [
     ),
 ]
 FAMILIES: dict[str, Family] = {family.name: family for family in _ROWS}
+
+_HARD_ROWS = [
+    Family(
+        "nearly_opposite",
+        cancelling.nearly_opposite,
+        stationary="maybe",
+        min_m=2,
+        min_n=2,
+        ideals=cancelling.ideal_nearly_opposite,
+    ),
+    Family(
+        "nearly_opposite_single",
+        cancelling.nearly_opposite_single,
+        stationary="maybe",
+        min_m=2,
+        min_n=2,
+        ideals=cancelling.ideal_nearly_opposite_single,
+    ),
+    Family(
+        "nearly_parallel",
+        cancelling.nearly_parallel,
+        stationary="maybe",
+        min_m=2,
+        min_n=2,
+        ideals=cancelling.ideal_nearly_parallel,
+    ),
+    Family(
+        "cancelling_gaps",
+        cancelling.cancelling_gaps,
+        stationary="maybe",
+        min_m=3,
+        ideals=cancelling.ideal_gaps,
+    ),
+    Family(
+        "cancelling_gaps_single",
+        cancelling.cancelling_gaps_single,
+        stationary="maybe",
+        min_m=3,
+        ideals=cancelling.ideal_gaps,
+    ),
+    Family(
+        "rounded_multiples",
+        cancelling.rounded_multiples,
+        stationary="maybe",
+        min_m=2,
+        ideals=cancelling.ideal_multiples,
+    ),
+    Family(
+        "rounded_multiples_single",
+        cancelling.rounded_multiples_single,
+        stationary="maybe",
+        min_m=2,
+        ideals=cancelling.ideal_multiples,
+    ),
+    Family(
+        "rounded_dependent",
+        cancelling.rounded_dependent,
+        stationary="maybe",
+        min_m=2,
+        ideals=cancelling.ideal_dependent,
+    ),
+    Family(
+        "rounded_dependent_single",
+        cancelling.rounded_dependent_single,
+        stationary="maybe",
+        min_m=2,
+        ideals=cancelling.ideal_dependent,
+    ),
+    Family("gaussian_single", cancelling.gaussian_single, stationary="maybe"),
+    Family("small_integers", extreme.small_integers, stationary="maybe"),
+    Family("signs", extreme.signs, stationary="maybe"),
+    Family("subnormal", extreme.subnormal, stationary="maybe", ideals=extreme.ideal_subnormal),
+    Family("scaled_15", extreme.scaled_15, stationary="maybe"),
+    Family("scaled_150", extreme.scaled_150, stationary="maybe"),
+]
+#: Families on which rounding decides, or on which range and ties do; those named ``_single`` hold float32 numbers.
+HARD: dict[str, Family] = {family.name: family for family in _HARD_ROWS}

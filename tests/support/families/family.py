@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product
 from typing import Literal
 
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 Make = Callable[[int, int, int], Tensor]
+#: Rows in exact rationals.
+Rows = list[list[Fraction]]
 Shape = Literal["any", "wide", "tall"]
 Stationary = Literal["no", "strong", "weak", "maybe"]
 
@@ -30,6 +33,8 @@ class Family:
         singular: whether J J.T is singular for certain. False is no claim.
         shape: ``"wide"`` needs n >= m, ``"tall"`` needs n < m.
         min_m, max_m, min_n: the sizes that the family exists for.
+        ideals: the row sets whose exact answers count as right, where these are not the stored rows alone: rows before
+            they were rounded, see `cancelling`.
     """
 
     name: str
@@ -40,6 +45,7 @@ class Family:
     min_m: int = 1
     max_m: int | None = None
     min_n: int = 1
+    ideals: Callable[[int, int, int], list[Rows]] | None = None
 
     def fits(self, m: int, n: int) -> bool:
         """Whether the family has matrices of m rows and n columns."""

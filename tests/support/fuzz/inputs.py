@@ -1,0 +1,150 @@
+"""The fuzzer's inputs: a Jacobian as the library sees it, and the rows whose exact answers count as right.
+
+A seed determines an input: family, sizes and entries. Most inputs come from the hard families (`families.HARD`), one in
+eight from the others, and most have two to four rows, for which the truth is known exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from support.families import FAMILIES, HARD, Family, Rows
+from support.families.cancelling import SAFE_ANGLE, exact
+from support.families.extreme import LEAST_NORM
+
+from .exact import Problem
+
+ALL: dict[str, Family] = FAMILIES | HARD
+#: Singular values of unit rows below this are zero: they are rounding.
+_DEPENDENT = 1e-13
+#: Direction errors that are allowed, relative to the longest gradient, for rows known to float32 and to float64.
+SINGLE, DOUBLE = 1e-5, 1e-7
+
+
+@dataclass(frozen=True)
+class Input:
+    """A Jacobian to try the rules on.
+
+    Attributes:
+        family: the name of its family.
+        rows: the stored numbers, shape (m, n).
+        single: whether the library gets them as float32.
+        ideals: row sets in exact rationals whose answers count as right, or None for the stored rows alone.
+    """
+
+    family: str
+    rows: tuple[tuple[float, ...], ...]
+    single: bool
+    ideals: tuple[Rows, ...] | None = None
+
+    @classmethod
+    def of(cls, family: Family, m: int, n: int, seed: int) -> Input:
+        rows = tuple(map(tuple, family.make(m, n, seed).tolist()))
+        ideals = None if family.ideals is None else tuple(family.ideals(m, n, seed))
+        return cls(family.name, rows, family.name.endswith("_single"), ideals)
+
+    @property
+    def m(self) -> int:
+        return len(self.rows)
+
+    @property
+    def n(self) -> int:
+        return len(self.rows[0])
+
+    @cached_property
+    def jacobian(self) -> Tensor:
+        """In the dtype that the library gets."""
+        return torch.tensor(self.rows, dtype=torch.float32 if self.single else torch.float64)
+
+    @cached_property
+    def enlargement(self) -> int:
+        """Exponent of the power of two that brings rows out of the range in which all their squares underflow, or 0."""
+        largest = max(abs(x) for row in self.rows for x in row)
+        return -math.frexp(largest)[1] if 0.0 < largest < 1e-140 else 0
+
+    @cached_property
+    def enlarged(self) -> NDArray[np.float64]:
+        """The stored rows times ``2^enlargement``, in float64."""
+        return np.ldexp(np.array(self.rows), self.enlargement)
+
+    @cached_property
+    def problems(self) -> list[Problem]:
+        """The exact problems whose answers count as right."""
+        return [Problem(rows) for rows in self.ideals or (exact(torch.tensor(self.rows, dtype=torch.float64)),)]
+
+    @cached_property
+    def angle(self) -> float:
+        """The smallest non-zero singular value of unit rows, over the sets of up to four rows and all of them."""
+        units = _unit_rows(self.problems[0].rows)
+        smallest = 1.0
+        for size in {*range(2, min(self.m, 4) + 1), self.m}:
+            stacks = np.array([units[list(S)] for S in combinations(range(self.m), size)])
+            values = np.linalg.svd(stacks, compute_uv=False)
+            smallest = min(smallest, float(values[values > _DEPENDENT].min(initial=1.0)))
+        return smallest
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the rows are known up to rounding only, or meet at an angle that a Gramian need not resolve."""
+        return self.ideals is not None and self.family != "subnormal" and (self.single or self.angle < SAFE_ANGLE)
+
+    @property
+    def has_truth(self) -> bool:
+        """Return False for angles that nobody planned: too small to resolve, and without an ideal to compare with."""
+        return self.m <= 5 and (self.angle >= SAFE_ANGLE or self.ideals is not None)
+
+    @property
+    def accuracy(self) -> float:
+        """The direction error that is allowed, relative to the longest gradient.
+
+        Rounding of the Gramian enters as 1e-16 / angle^2 and that of the rows as eps / angle; angles below `SAFE_ANGLE`
+        may be closed, which moves the answer by no more than the angle times a constant.
+        """
+        single, angle = self.single and self.ideals is not None, max(self.angle, SAFE_ANGLE)
+        by_rows = 1e-6 / angle if single else 1e-15 / angle
+        return max(SINGLE if single or self.angle < SAFE_ANGLE else DOUBLE, by_rows, 3e-14 / angle**2)
+
+    @cached_property
+    def live(self) -> NDArray[np.bool_]:
+        """The rows that do not count as zero: their squares are normal numbers."""
+        return np.abs(self.enlarged).max(axis=1) > LEAST_NORM
+
+    def take(self, rows: list[int], columns: list[int] | None = None) -> Input:
+        """The input with these rows (in this order) and columns only."""
+        keep = range(self.n) if columns is None else columns
+
+        def part(full: object) -> Rows:
+            return [[full[k][j] for j in keep] for k in rows]  # type: ignore[index]
+
+        ideals = None if self.ideals is None else tuple(part(ideal) for ideal in self.ideals)
+        return replace(self, rows=tuple(map(tuple, part(self.rows))), ideals=ideals)
+
+
+def _unit_rows(rows: Rows) -> NDArray[np.float64]:
+    """Rows of norm one, rounded; scaled exactly first, so that nothing overflows."""
+    units = []
+    for row in rows:
+        largest = max(map(abs, row))
+        scaled = np.array([float(x / largest) if largest else 0.0 for x in row])
+        units.append(scaled / (np.linalg.norm(scaled) or 1.0))
+    return np.array(units)
+
+
+def draw(seed: int, families: list[str] | None = None) -> Input:
+    """The input that belongs to a seed."""
+    rng = np.random.default_rng(seed)
+    names = families or list(HARD if rng.random() < 0.875 else FAMILIES)
+    family = ALL[names[int(rng.integers(len(names)))]]
+    m = int(rng.choice([1, 2, 3, 4, 5, 8], p=[0.02, 0.18, 0.35, 0.35, 0.07, 0.03]))
+    m = min(max(m, family.min_m), family.max_m or 8)
+    low, high = family.columns(m)
+    n = int(rng.integers(low, max(low, m) + 4))
+    return Input.of(family, m, n if high is None else min(n, high), int(rng.integers(2**31)))
