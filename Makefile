@@ -1,5 +1,5 @@
 # Every target sets up what it needs in .venv; a second call finds the stamps and starts at once.
-# Knobs: PYTHON (interpreter of the virtual environment), WORKERS and ARGS (for pytest).
+# Knobs: PYTHON (interpreter of the virtual environment), WORKERS and ARGS (for pytest and the fuzzer).
 
 PYTHON  ?= python3
 WORKERS ?= 2
@@ -21,7 +21,7 @@ FLOWER_PIP  := $(FLOWER_VENV)/bin/python -m pip install -qq --disable-pip-versio
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:   # two pips in one environment would race
-.PHONY: help demo test test-processors test-kernels test-flower lint types imports docs bench clean
+.PHONY: help demo test test-processors test-kernels test-flower fuzz lint types imports docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +45,9 @@ test-kernels: $(VENV)/.stamp-test-kernels  ## the GPU's kernels, by Triton's int
 
 test-flower: $(FLOWER_VENV)/.stamp  ## the Flower strategy: unit tests, the example app simulated and deployed
 	OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest -c tests_flower/pytest.ini tests_flower $(ARGS)
+
+fuzz: $(VENV)/.stamp-test  ## try every rule on 200,000 hard Jacobians, for about an hour; ARGS="--seconds 60" for less
+	$(BIN)/python benchmarks/fuzz.py --workers $(WORKERS) $(ARGS)
 
 lint: $(VENV)/.stamp-lint  ## ruff, then types and imports
 	$(BIN)/ruff check .

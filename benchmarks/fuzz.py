@@ -33,11 +33,10 @@ def main() -> int:
     sys.path.insert(0, str(ROOT / "tests"))
 
     from support.fuzz import campaign, report
-    from support.fuzz.checks import RULES
     from support.fuzz.inputs import ALL
     from support.fuzz.shrink import shrink
 
-    def chosen(text: str | None, known: dict[str, object], what: str) -> list[str] | None:
+    def chosen(text: str | None, known: list[str], what: str) -> list[str] | None:
         if text is None:
             return None
         names = [name for name in (text.split(";") if ";" in text or text in known else text.split(",")) if name]
@@ -46,7 +45,10 @@ def main() -> int:
             parser.error(f"unknown {what}: {', '.join(unknown)}; known are {'; '.join(known)}")
         return names
 
-    rules, families = chosen(arguments.rules, RULES, "rules"), chosen(arguments.families, ALL, "families")
+    rules, families = (
+        chosen(arguments.rules, campaign.SUBJECTS, "rules"),
+        chosen(arguments.families, list(ALL), "families"),
+    )
 
     def show(tally: campaign.Tally, elapsed: float) -> None:
         found = f"{sum(tally.violations.values())} violations of {len(tally.violations)} kinds"

@@ -18,14 +18,16 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-import paretograd as pg
-
-from .checks import RULES, Check, Scene, examine, fresh
+from .certificates import NAME as CERTIFY
+from .certificates import examine_certificates
+from .checks import RULES, Check, Scene, examine
 from .inputs import Input, draw
 
 Kind = tuple[str, str]
 #: Inputs of a kind that are kept for shrinking, the smallest ones.
 _KEPT = 3
+#: All that can be tried: the rows of the shared table, and the certificates.
+SUBJECTS = [*RULES, CERTIFY]
 #: Seeds that a process takes at a time.
 _CHUNK = 40
 
@@ -88,16 +90,6 @@ def prepare() -> None:
     warnings.filterwarnings("ignore", ".*inaccurate", UserWarning)
 
 
-_made: dict[str, pg.Aggregator] = {}
-
-
-def rule_of(name: str) -> pg.Aggregator:
-    """The rule of a row of the shared table, made once in a process unless it has a state."""
-    if name not in _made:
-        _made[name] = RULES[name].make()
-    return fresh(RULES[name], _made[name])
-
-
 #: Rules that are looked at with the truth at hand on every input: their answers jump where gradients cancel.
 CORE = ("upgrad", "dualproj", "greedy-dcp", "pcgrad+", "cagrad(.5)", "cagrad(1)")
 
@@ -106,13 +98,21 @@ def plan(seed: int, m: int, names: list[str]) -> Iterator[tuple[str, int]]:
     """The rules that an input meets, and the depth of the checks.
 
     Every rule looks at every input, but for those that solve what another solves (starred ones and pools), which look
-    at one in four. One look in four goes to depth 1, all those of `CORE`, and one in twenty to depth 2.
+    at one in four. One look in five goes to depth 1, all those of `CORE`, and one in 25 to depth 2.
     """
     chances = np.random.default_rng([seed, 1]).random((len(names), 2))
     for name, (first, second) in zip(names, chances.tolist(), strict=True):
+        if name == CERTIFY:
+            yield name, 2
+            continue
         again = name.endswith("*") or name.startswith(("mas-", "mixed", "blend"))
         if RULES[name].fits(m) and (first < 0.25 or not again):
-            yield name, 2 if second < 0.05 else 1 if second < 0.25 or name in CORE else 0
+            yield name, 2 if second < 0.04 else 1 if second < 0.2 or name in CORE else 0
+
+
+def checks_of(scene: Scene, name: str, depth: int, seed: int) -> Iterator[Check]:
+    """The checks of a rule, or of the certificates."""
+    return examine_certificates(scene, seed) if name == CERTIFY else examine(scene, name, depth=depth, seed=seed)
 
 
 def look(seed: int, names: list[str], families: list[str] | None, tally: Tally) -> None:
@@ -120,7 +120,7 @@ def look(seed: int, names: list[str], families: list[str] | None, tally: Tally) 
     given = draw(seed, families)
     scene = Scene(given)
     for name, depth in plan(seed, given.m, names):
-        for check in examine(scene, RULES[name], rule_of(name), depth=depth, seed=seed):
+        for check in checks_of(scene, name, depth, seed):
             tally.add(name, check, given, seed)
     tally.jacobians += 1
 
@@ -149,12 +149,12 @@ def run(
         count: number of inputs.
         first: the first seed.
         seconds: time limit; None for no limit.
-        names: rows of the shared table; None for all.
+        names: of `SUBJECTS`; None for all.
         families: names of families; None for all.
         workers: processes; 1 for this one alone.
         progress: called with the tally and the seconds so far.
     """
-    chosen = list(RULES) if names is None else names
+    chosen = SUBJECTS if names is None else names
     chunks = iter([range(i, min(i + _CHUNK, first + count)) for i in range(first, first + count, _CHUNK)])
     total, started = Tally(), time.perf_counter()
 
@@ -167,11 +167,12 @@ def run(
 
     try:
         if workers == 1:
-            prepare()
-            for chunk in chunks:
-                if late():
-                    break
-                done(look_at(chunk, chosen, families))
+            with warnings.catch_warnings():
+                prepare()
+                for chunk in chunks:
+                    if late():
+                        break
+                    done(look_at(chunk, chosen, families))
             return total
         with ProcessPoolExecutor(workers, get_context("spawn"), prepare) as pool:
             running = {pool.submit(look_at, chunk, chosen, families) for chunk in islice(chunks, 2 * workers)}

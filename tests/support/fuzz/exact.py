@@ -210,14 +210,13 @@ class Problem:
         return [x / self.m for x in total]
 
     def pcgrad_plus(self, sweeps: int = 1000) -> Weights | None:
-        """The limit of PCGrad's sweeps to 1e-30; None if they take too long.
+        """The limit of PCGrad's sweeps, until conflicts are below 1e-20; None if they take too long.
 
         In fixed point with 300 bits, on rows scaled to unit norm: the sweeps do not depend on the norms.
         """
-        scale = [root_of(Fraction(self.G[k][k])) for k in range(self.m)]
-        unit = [Fraction(1) / Fraction(s) if s else Fraction(0) for s in scale]
+        unit = [Fraction(1 << _BITS, math.isqrt(self.G[k][k] << 2 * _BITS) or 1) for k in range(self.m)]
         C = [[int(unit[i] * unit[j] * self.G[i][j] * (1 << _BITS)) for j in range(self.m)] for i in range(self.m)]
-        small = 1 << (_BITS - 100)
+        small = 1 << (_BITS - 66)
         total = [Fraction(0)] * self.m
         for k in range(self.m):
             added, slopes = [0] * self.m, [row[k] for row in C]

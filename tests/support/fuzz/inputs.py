@@ -25,6 +25,8 @@ from .exact import Problem
 ALL: dict[str, Family] = FAMILIES | HARD
 #: Singular values of unit rows below this are zero: they are rounding.
 _DEPENDENT = 1e-13
+#: Half of the angle below which a Gramian's rows count as dependent.
+LEAST_ANGLE = 5e-7
 #: Direction errors that are allowed, relative to the longest gradient, for rows known to float32 and to float64.
 SINGLE, DOUBLE = 1e-5, 1e-7
 
@@ -81,15 +83,14 @@ class Input:
         return [Problem(rows) for rows in self.ideals or (exact(torch.tensor(self.rows, dtype=torch.float64)),)]
 
     @cached_property
+    def angles(self) -> list[float]:
+        """For each problem the smallest angle at which rows meet a span: see `_smallest_angle`."""
+        return [_smallest_angle(_unit_rows(problem.rows)) for problem in self.problems]
+
+    @property
     def angle(self) -> float:
-        """The smallest non-zero singular value of unit rows, over the sets of up to four rows and all of them."""
-        units = _unit_rows(self.problems[0].rows)
-        smallest = 1.0
-        for size in {*range(2, min(self.m, 4) + 1), self.m}:
-            stacks = np.array([units[list(S)] for S in combinations(range(self.m), size)])
-            values = np.linalg.svd(stacks, compute_uv=False)
-            smallest = min(smallest, float(values[values > _DEPENDENT].min(initial=1.0)))
-        return smallest
+        """That of the first problem, whose answer is the one to expect."""
+        return self.angles[0]
 
     @property
     def is_rounded(self) -> bool:
@@ -101,16 +102,22 @@ class Input:
         """Return False for angles that nobody planned: too small to resolve, and without an ideal to compare with."""
         return self.m <= 5 and (self.angle >= SAFE_ANGLE or self.ideals is not None)
 
+    def allowed(self, which: int) -> float:
+        """How far a direction may be from the exact answer of a problem, relative to the longest gradient.
+
+        Rounding of float32 rows enters as eps / angle. Rounding of a float64 Gramian enters as 1e-16 / angle^2, down to
+        angles of 1e-6, below which rows count as dependent: then the answer of some rows within 1e-5 is right.
+        """
+        angle = self.angles[which]
+        if angle < LEAST_ANGLE or (self.angle < SAFE_ANGLE and which > 0):
+            return SINGLE
+        single = self.single and self.ideals is not None
+        return max(SINGLE if single else DOUBLE, (2e-7 if single else 0.0) / angle, 1e-15 / angle**2)
+
     @property
     def accuracy(self) -> float:
-        """The direction error that is allowed, relative to the longest gradient.
-
-        Rounding of the Gramian enters as 1e-16 / angle^2 and that of the rows as eps / angle; angles below `SAFE_ANGLE`
-        may be closed, which moves the answer by no more than the angle times a constant.
-        """
-        single, angle = self.single and self.ideals is not None, max(self.angle, SAFE_ANGLE)
-        by_rows = 1e-6 / angle if single else 1e-15 / angle
-        return max(SINGLE if single or self.angle < SAFE_ANGLE else DOUBLE, by_rows, 3e-14 / angle**2)
+        """The largest of what is `allowed`, for comparisons other than with an exact answer."""
+        return max(map(self.allowed, range(len(self.problems))))
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
@@ -126,6 +133,15 @@ class Input:
 
         ideals = None if self.ideals is None else tuple(part(ideal) for ideal in self.ideals)
         return replace(self, rows=tuple(map(tuple, part(self.rows))), ideals=ideals)
+
+
+def _smallest_angle(units: NDArray[np.float64]) -> float:
+    """The smallest non-zero singular value of unit rows, over the sets of up to four rows and over all of them."""
+    smallest, m = 1.0, len(units)
+    for size in {*range(2, min(m, 4) + 1), m}:
+        values = np.linalg.svd(np.array([units[list(S)] for S in combinations(range(m), size)]), compute_uv=False)
+        smallest = min(smallest, float(values[values > _DEPENDENT].min(initial=1.0)))
+    return smallest
 
 
 def _unit_rows(rows: Rows) -> NDArray[np.float64]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from .campaign import Tally, Violation
-from .checks import PROPERTIES
 
 
 def describe(violation: Violation, count: int) -> str:
@@ -36,7 +35,8 @@ def table(tally: Tally) -> str:
     """Rules by properties: violations / checks; rules without a violation in one line at the end."""
     rules = list(dict.fromkeys(rule for rule, _ in tally.checks))
     failed = [rule for rule in rules if any(kind[0] == rule for kind in tally.violations)]
-    shown = [name for name in PROPERTIES if any(kind[1] == name for kind in tally.violations)]
+    names = list(dict.fromkeys(name for _, name in tally.checks))
+    shown = [name for name in names if any(kind[1] == name for kind in tally.violations)]
     lines = []
     if failed:
         cells = [["rule", *shown]]
@@ -53,8 +53,7 @@ def table(tally: Tally) -> str:
     lines.append(f"{len(rules) - len(failed)} of {len(rules)} rules without a violation")
     lines += [
         f"  {name:<12}{_total(tally.checks, name):>10} checks {_total(tally.violations, name):>8} violations"
-        for name in PROPERTIES
-        if _total(tally.checks, name)
+        for name in names
     ]
     return "\n".join(lines)
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 
 from support.families.cancelling import SAFE_ANGLE
 
-from .campaign import Violation, rule_of
-from .checks import RULES, Check, Scene, examine
+from .campaign import Violation, checks_of
+from .checks import RULES, Check, Scene
 from .inputs import Input
 
 
 def reproduce(given: Input, rule: str, wanted: str, seed: int) -> Check | None:
     """The failed check of a property, if it fails on this input."""
-    if not RULES[rule].fits(given.m) or not any(map(any, given.rows)):
+    if (rule in RULES and not RULES[rule].fits(given.m)) or not any(map(any, given.rows)):
         return None
-    for check in examine(Scene(given), RULES[rule], rule_of(rule), depth=2, seed=seed):
+    for check in checks_of(Scene(given), rule, 2, seed):
         if check.name == wanted and check.is_violation:
             return check
     return None

@@ -4,7 +4,7 @@
 where the two longest projections of Greedy-DCP are equally long.
 
 The error is measured against the longest gradient for rules whose direction is a sum of whole gradients, and against
-the terms of the exact sum for those of the hull, which may follow a short gradient among long ones. `Input.accuracy`
+the terms of the exact sum for those of the hull, which may follow a short gradient among long ones. `Input.allowed`
 says how much is allowed, and why.
 """
 
@@ -20,8 +20,8 @@ from .exact import Problem, Weights, root_of
 from .inputs import Input
 from .sums import Sum
 
-#: Lengths that differ by less are ties for Greedy-DCP: both answers are right.
-_TIE = 1e-5
+#: Lengths that differ by less, relative to them or to the longest gradient, are ties for Greedy-DCP: both are right.
+_TIE, _TIE_OF_GRADIENTS = 1e-5, 1e-7
 #: Weights may be this many times their smallest possible size.
 MOST_WEIGHT = 1e4
 
@@ -56,7 +56,8 @@ def _upgrad(problem: Problem, preference: list[float] | None = None) -> Weights:
 def _greedy(problem: Problem) -> list[Weights | None]:
     found = [problem.project(_unit(problem, k)) for k in range(problem.m)]
     lengths = [root_of(problem.square(w)) for w in found]
-    return [w for w, length in zip(found, lengths, strict=True) if length >= max(lengths) * (1.0 - _TIE)]
+    least = max(lengths) * (1.0 - _TIE) - max(problem.norms) * _TIE_OF_GRADIENTS
+    return [w for w, length in zip(found, lengths, strict=True) if length >= least]
 
 
 def _cap(cap: Callable[[int], Fraction]) -> Truth:
@@ -101,38 +102,39 @@ class Judgement(NamedTuple):
 
 
 def judge(name: str, given: Input, found: Sum) -> Judgement | None:
-    """Compare a direction with the exact ones; None if the rule has none here.
+    """Compare a direction with the exact ones; None if the rule has none, or takes too long to reach it.
 
     For a starred rule the directions are compared without their lengths, which depend on the choice of weights.
     """
     starred, plain = name.endswith("*"), name.removesuffix("*")
-    if plain not in TRUTHS or not given.has_truth:
+    if plain not in TRUTHS:
         return None
     truth, judged = TRUTHS[plain], []
-    for problem in given.problems:
+    for which, problem in enumerate(given.problems):
         if truth not in problem.answers:
             problem.answers[truth] = truth.answers(problem)
         for weights in problem.answers[truth]:
             if weights is None:
                 return None  # too slow, or not unique: nothing can be said
-            judged.append(_compare(given, found, problem, weights, truth.by_terms, starred))
+            judged.append(_compare(given, which, found, weights, truth.by_terms, starred))
     right = [one for one in judged if one.error <= 1.0]
     return min(right, key=lambda one: one.weight) if right else min(judged)
 
 
-def _compare(given: Input, found: Sum, problem: Problem, weights: Weights, by_terms: bool, starred: bool) -> Judgement:
+def _compare(given: Input, which: int, found: Sum, weights: Weights, by_terms: bool, starred: bool) -> Judgement:
+    problem, allowed = given.problems[which], given.allowed(which)
     shift = found.exponent - given.enlargement - problem.exponent
     d, exact = np.ldexp(found.d, shift), np.array(problem.direction(weights))
     size = problem.size(weights)
     scale = size if by_terms else max(problem.norms)
     if not starred:
         weight = ratio(float(np.ldexp(found.terms, shift)), MOST_WEIGHT * size)
-        return Judgement(ratio(float(np.linalg.norm(d - exact)), given.accuracy * scale), weight)
+        return Judgement(ratio(float(np.linalg.norm(d - exact)), allowed * scale), weight)
     length = float(np.linalg.norm(exact))
     if length <= 1e-3 * scale:
         return Judgement(0.0, 0.0)  # next to nothing: there is no direction to compare
     off = float(np.linalg.norm(d / (np.linalg.norm(d) or 1.0) - exact / length))
-    return Judgement(ratio(off, given.accuracy * scale / length), 0.0)
+    return Judgement(ratio(off, allowed * scale / length), 0.0)
 
 
 def ratio(off: float, allowed: float) -> float:

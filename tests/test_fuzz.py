@@ -1,0 +1,119 @@
+"""Ten seconds of the fuzzer, always the same ones, and that it finds, shrinks and shows what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from support import references as ref
+from support.families import FAMILIES, HARD
+from support.families.cancelling import exact
+from support.fuzz import campaign, report
+from support.fuzz.checks import RULES
+from support.fuzz.exact import Problem
+from support.fuzz.inputs import Input, draw
+from support.fuzz.shrink import shrink
+from support.fuzz.sums import ExactRows
+from support.fuzz.truth import TRUTHS
+from support.table import Row
+
+import paretograd as pg
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_no_rule_breaks_a_promise(part: int) -> None:
+    """25 Jacobians a part, every rule; a failure prints the smallest inputs of some kinds."""
+    tally = campaign.run(25, first=25 * part)
+    first = list(tally.smallest.items())[:5]
+    shown = [report.describe(shrink(kept[0], 50), tally.violations[kind]) for kind, kept in first]
+    assert not shown, f"{len(tally.smallest)} kinds of violations\n" + "\n\n".join(shown)
+    assert tally.jacobians == 25
+
+
+class _Wrong(pg.Mean):
+    """The mean, with a promise that it does not keep."""
+
+    @property
+    def guarantee(self) -> pg.Guarantee:
+        return replace(super().guarantee, non_conflicting=True)
+
+
+def test_a_broken_promise_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two gradients, one column: the least that a conflict needs."""
+    monkeypatch.setitem(RULES, "wrong", Row("wrong", _Wrong))
+    tally = campaign.run(40, first=100, names=["wrong"], families=["gaussian", "conflicting"])
+    assert set(tally.violations) == {("wrong", "conflict")}
+    small = shrink(tally.smallest["wrong", "conflict"][0])
+    assert (small.given.m, small.given.n) == (2, 1)
+    assert all(x in (1.0, -1.0) or len(repr(x)) <= 5 for row in small.given.rows for x in row)
+    text = report.describe(small, 3)
+    assert "wrong: conflict (found 3 times" in text
+    assert (
+        f"J = torch.tensor([[{small.given.rows[0][0]!r}], [{small.given.rows[1][0]!r}]], dtype=torch.float64)" in text
+    )
+    assert "0 of 1 rules without a violation" in report.table(tally)
+
+
+def test_a_seed_is_always_the_same_input() -> None:
+    for seed in range(20):
+        assert draw(seed) == draw(seed)
+    assert {draw(seed, ["signs"]).family for seed in range(5)} == {"signs"}
+
+
+def test_ideal_rows_are_the_stored_ones_but_for_rounding() -> None:
+    for family in HARD.values():
+        given = Input.of(family, 4, 3, 5)
+        eps = 1e-4 if family.name.startswith("nearly") else 1.3e-7 if given.single else 2.3e-16
+        for ideal in given.ideals or ():
+            rows = np.array([[float(x) for x in row] for row in ideal])
+            assert np.abs(rows - np.array(given.rows)).max() <= eps * np.abs(rows).max()
+
+
+def test_exact_answers_agree_with_the_references() -> None:
+    """Two ways to the same numbers: supports in integers, and an active-set method in fixed point."""
+    for family in ("conflicting", "rank_deficient", "weakly_stationary", "badly_scaled", "tall", "signs"):
+        J = (FAMILIES | HARD)[family].make(4, 3 if family == "tall" else 5, 1)
+        problem, A = Problem(exact(J)), J.numpy()
+        expected = {
+            "upgrad": ref.upgrad(A),
+            "dualproj": ref.dualproj(A),
+            "greedy-dcp": ref.greedy_dcp(A),
+            "mgda": ref.min_norm_point(A).direction,
+            "capped-mgda(.5)": ref.min_norm_point(A, 0.5).direction,
+            "pcgrad": ref.pcgrad(A),
+        }
+        if not problem.is_stationary:
+            expected |= {"cagrad(.5)": ref.cagrad(A, 0.5), "cagrad(1)": ref.cagrad(A, 1.0)}
+        for name, d in expected.items():
+            answers = [np.ldexp(problem.direction(w), problem.exponent) for w in TRUTHS[name].answers(problem) if w]
+            assert min(np.linalg.norm(x - d) for x in answers) <= 1e-13 * np.abs(A).max(), (family, name)
+
+
+def test_the_limit_of_the_sweeps() -> None:
+    J = FAMILIES["conflicting"].make(4, 9, 0)
+    problem = Problem(exact(J))
+    w = problem.pcgrad_plus()
+    assert w is not None
+    assert np.linalg.norm(np.ldexp(problem.direction(w), problem.exponent) - ref.pcgrad_plus(J.numpy())) <= 1e-12
+
+
+def test_sums_without_rounding() -> None:
+    """Where terms cancel to the last bit but one, and where norms span three hundred decades."""
+    rows = ExactRows(np.array([[1.0, 1e16], [0.0, -1e16]]))
+    found = rows.sum(np.array([1.0, 1.0]))
+    assert np.ldexp(found.d, found.exponent).tolist() == [1.0, 0.0]
+    assert np.ldexp(found.length, found.exponent) == 1.0
+    found = ExactRows(np.array([[3e-150, 4e-150], [1e150, 0.0]])).sum(np.array([1e150, 1e-150]))
+    assert np.ldexp(found.length, found.exponent) == pytest.approx(np.hypot(4.0, 4.0))
+    assert found.slopes == pytest.approx(np.ldexp([0.6 * 4 + 0.8 * 4, 4.0], -found.exponent))
+
+
+def test_weights_are_the_smallest_that_give_the_projection() -> None:
+    """Of a duplicate, once long and once short, either will do; the size is the same, and no combination is smaller."""
+    rows = [[Fraction(x) for x in row] for row in ((1, 0), (-1, 0), (-4, 0), (0, 1))]
+    problem = Problem(rows)
+    w = problem.project([Fraction(1), Fraction(0), Fraction(0), Fraction(0)])
+    assert problem.direction(w) == [0.0, 0.0]
+    assert problem.size(w) == pytest.approx(2 * problem.norms[0])
