@@ -161,10 +161,12 @@ def _promises(scene: Scene, promise: pg.Guarantee, w: Array, found: Sum) -> Iter
         yield Check("hull", (1.0 - math.fsum(w)) / (SUMMED * m))
     if found.length <= NEGLIGIBLE * found.terms:
         return
-    blurred = given.accuracy * _scale(scene, promise, found) if given.is_rounded else 0.0
-    rounding = ROUNDING * (m + 4) * found.terms + blurred
+    rounding = ROUNDING * (m + 4) * found.terms
+    scale = _scale(scene, promise, found)
     if promise.non_conflicting:
-        slack = (1e-5 if given.is_rounded else CONFLICT) * found.length + rounding
+        slack = CONFLICT * found.length + rounding
+        if given.is_rounded:
+            slack += 1e-5 * found.length + given.accuracy * scale
         worst = float(found.slopes.min())
         yield Check("conflict", -worst / slack, f"cosine {worst / found.length:.1e}")
     if promise.alignment is not None:
@@ -173,7 +175,9 @@ def _promises(scene: Scene, promise: pg.Guarantee, w: Array, found: Sum) -> Iter
         shares = np.exp2(logs - logs.max())  # phi_k |g_k| relative to the largest
         least = promise.alignment * found.length**2 * 2.0 ** min(found.exponent - float(logs.max()), 1000.0)
         along = float(shares @ found.slopes)
-        slack = 1e-9 * least + rounding * float(shares.sum())
+        # Where <d, q> = |d|^2 makes it an equality, the error of the direction shows.
+        blurred = (given.accuracy if given.is_rounded else 1e-15 / given.angle**2) * scale
+        slack = 1e-9 * least + (rounding + blurred) * float(shares.sum())
         yield Check("alignment", (least - along) / slack, f"<d, grad F> = {along:.3e}, c |d|^2 = {least:.3e}")
 
 
@@ -200,7 +204,8 @@ def _length(scene: Scene, name: str, found: Sum) -> Iterator[Check]:
     else:
         return
     blurred = scene.given.accuracy * float(lengths.max()) if scene.given.is_rounded else 0.0
-    allowed = bound * (1.0 + 1e-9) + ROUNDING * (scene.given.m + 4) * min(found.terms, 1e3 * bound) + blurred
+    terms = min(found.terms, 10.0 * scene.given.m * float(lengths.max()))  # larger ones are no excuse
+    allowed = bound * (1.0 + 1e-9) + ROUNDING * (scene.given.m + 4) * terms + blurred
     yield Check("length", ratio(found.length, allowed), f"{found.length / (bound or 1.0):.3g} times")
 
 

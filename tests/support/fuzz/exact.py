@@ -154,7 +154,7 @@ class Problem:
     # CAGrad.
 
     def cagrad(self, c: Fraction) -> Weights | None:
-        """Weights of CAGrad's direction to 300 bits; None if no set of tight rows determines it.
+        """Weights of CAGrad's direction to 300 bits, the smallest; None if no set of tight rows determines it.
 
         With the rows of A tight at the level t, ``d = g0 + J_A.T v`` and ``v = G_A^-1 (t 1 - J_A g0)``; the radius
         gives ``t = (h + sqrt(D)) / a`` with rational h, D and a.
@@ -168,6 +168,7 @@ class Problem:
         move = [a - b for a, b in zip(projected, u, strict=True)]
         if self.square(move) * self._square <= radius and self.is_stationary:
             return projected
+        best: tuple[float, Weights] | None = None
         for S, det, adjugate in self.faces[1:]:
             x = [Fraction(sum(row), det) for row in adjugate]
             z = [sum((a * slopes[k] for a, k in zip(row, S, strict=True)), Fraction(0)) / det for row in adjugate]
@@ -188,11 +189,12 @@ class Problem:
                 for i in range(self.m)
                 if i not in S
             ):
-                R = _root(D)
+                R, w = _root(D), list(u)
                 for k, (p, q) in zip(S, v, strict=True):
-                    u[k] += p + q * R
-                return u
-        return None
+                    w[k] += p + q * R
+                if best is None or self.size(w) < best[0]:
+                    best = self.size(w), w
+        return None if best is None else best[1]
 
     # PCGrad and PCGrad+.
 

@@ -51,6 +51,10 @@ def _smaller(given: Input) -> Iterator[Input]:
     if given.ideals is not None:
         return  # the numbers of the rows and of their ideals belong together
     for k, row in enumerate(given.rows):
+        if (exponent := math.frexp(max(map(abs, row)))[1]) not in (0, 1):
+            scaled = tuple(math.ldexp(x, 1 - exponent) for x in row)
+            yield replace(given, rows=(*given.rows[:k], scaled, *given.rows[k + 1 :]))
+    for k, row in enumerate(given.rows):
         for j, x in enumerate(row):
             for simpler in _simpler(x):
                 entries = [list(r) for r in given.rows]
@@ -62,11 +66,13 @@ def _smaller(given: Input) -> Iterator[Input]:
 
 
 def _simpler(x: float) -> Iterator[float]:
-    """0, a power of ten with the sign of x, and x with fewer digits: those that are shorter than x itself."""
+    """0 and x with fewer digits, those that are shorter than x itself.
+
+    An entry keeps its size, so that no entry becomes tiny next to the others: rows would nearly depend on each other.
+    """
     if x == 0.0:
         return
-    size = math.floor(math.log10(abs(x)))
-    candidates = [0.0, math.copysign(1.0, x), float(f"{math.copysign(1, x):.0f}e{size}")]
+    candidates = [0.0, float(f"{math.copysign(1, x):.0f}e{math.floor(math.log10(abs(x)))}")]
     candidates += [float(f"{x:.{digits}e}") for digits in (0, 1, 3, 7)]
     for simpler in candidates:
         if simpler != x and _digits(simpler) < _digits(x):

@@ -133,7 +133,7 @@ def _compare(given: Input, which: int, found: Sum, weights: Weights, by_terms: b
     length = float(np.linalg.norm(exact))
     if length <= 1e-3 * scale:
         return Judgement(0.0, 0.0)  # next to nothing: there is no direction to compare
-    off = float(np.linalg.norm(d / (np.linalg.norm(d) or 1.0) - exact / length))
+    off = float(np.linalg.norm(found.d / (found.length or 1.0) - exact / length))
     return Judgement(ratio(off, allowed * scale / length), 0.0)
 
 
