@@ -98,16 +98,18 @@ def plan(seed: int, m: int, names: list[str]) -> Iterator[tuple[str, int]]:
     """The rules that an input meets, and the depth of the checks.
 
     Every rule looks at every input, but for those that solve what another solves (starred ones and pools), which look
-    at one in four. One look in five goes to depth 1, all those of `CORE`, and one in 25 to depth 2.
+    at one in six. One look in eight goes to depth 1, all those of `CORE`, and one in 32 to depth 2. Certificates are
+    asked for on one input in four.
     """
     chances = np.random.default_rng([seed, 1]).random((len(names), 2))
     for name, (first, second) in zip(names, chances.tolist(), strict=True):
         if name == CERTIFY:
-            yield name, 2
+            if first < 1 / 4:
+                yield name, 2
             continue
         again = name.endswith("*") or name.startswith(("mas-", "mixed", "blend"))
-        if RULES[name].fits(m) and (first < 0.25 or not again):
-            yield name, 2 if second < 0.04 else 1 if second < 0.2 or name in CORE else 0
+        if RULES[name].fits(m) and (first < 1 / 6 or not again):
+            yield name, 2 if second < 1 / 32 else 1 if second < 1 / 8 or name in CORE else 0
 
 
 def checks_of(scene: Scene, name: str, depth: int, seed: int) -> Iterator[Check]:
