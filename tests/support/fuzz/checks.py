@@ -34,6 +34,9 @@ ROUNDING = 1e-15
 #: A unit gradient closer to a span counts as lying in it, and a hull closer to 0 as stationary.
 RESOLUTION = 2e-6
 
+#: What a rule must not raise; warnings are errors here.
+FAILURES = (ArithmeticError, ValueError, TypeError, RuntimeError, AssertionError, IndexError, Warning)
+
 RULES: dict[str, Row] = {row.id: row for row in ROWS}
 
 
@@ -98,7 +101,7 @@ def examine(scene: Scene, name: str, *, depth: int, seed: int = 0) -> Iterator[C
     """
     try:
         yield from _examine(scene, RULES[name], depth, seed)
-    except (ArithmeticError, ValueError, RuntimeError, AssertionError, IndexError, Warning) as error:
+    except FAILURES as error:
         yield Check("raises", math.inf, f"{type(error).__name__}: {error}"[:200])
     else:
         yield Check("raises", 0.0)
