@@ -73,6 +73,7 @@ def _claims(scene: Scene, certificate: pg.StepCertificate, w: Array, found: Sum)
             yield Check("cone", below / (_ROUNDING * found.length), weights)
         if certificate.in_hull:
             yield Check("hull", abs(math.fsum(w) - 1.0) / _ROUNDING, weights)
+    yield from _brackets(certificate, found, scene)
     if scene.given.m <= 5:
         problem, (low, high) = scene.stored, certificate.gamma_bracket
         gamma = math.ldexp(problem.gamma, problem.exponent + scene.given.enlargement)
@@ -82,3 +83,15 @@ def _claims(scene: Scene, certificate: pg.StepCertificate, w: Array, found: Sum)
         yield Check(
             "gamma", gamma / high / (1.0 + _ROUNDING) if high else float(gamma > 0.0) * 2.0, f"{gamma:.3e} > {high:.3e}"
         )
+
+
+def _brackets(certificate: pg.StepCertificate, found: Sum, scene: Scene) -> Iterator[Check]:
+    """The length and the slopes lie where the certificate says that they do."""
+    low, high = (math.ldexp(x, -found.exponent) for x in certificate.norm_bracket)
+    yield Check("norm", low / found.length / (1.0 + _ROUNDING) if found.length else float(low > 0.0) * 2.0)
+    yield Check("norm", found.length / high / (1.0 + _ROUNDING) if high else float(found.length > 0.0) * 2.0)
+    lengths = scene.rows.lengths(0)
+    for k, (claimed, error) in enumerate(zip(certificate.slopes, certificate.slope_errors, strict=True)):
+        exact = math.ldexp(float(found.slopes[k]), found.exponent) * float(lengths[k])
+        off = abs(claimed - exact)
+        yield Check("slopes", off / (error + _ROUNDING * abs(exact)) if off else 0.0, f"objective {k}")

@@ -21,7 +21,7 @@ from torch import Tensor
 import paretograd as pg
 from support.families.cancelling import exact
 from support.families.extreme import LEAST_NORM
-from support.promises import CONFLICT, NEGLIGIBLE, SUMMED, surrogate
+from support.promises import CONFLICT, NEGLIGIBLE, SUMMED
 from support.table import ROWS, Row
 
 from .exact import Problem
@@ -173,7 +173,7 @@ def _promises(scene: Scene, promise: pg.Guarantee, w: Array, found: Sum) -> Iter
         worst = float(found.slopes.min())
         yield Check("conflict", -worst / slack, f"cosine {worst / found.length:.1e}")
     if promise.alignment is not None:
-        phi = surrogate(promise, m, torch.from_numpy(w)).numpy()
+        phi = promise.F.phi(m)
         logs = np.log2(np.maximum(phi * scene.rows.norms, 1e-300)) + scene.rows.exponents
         shares = np.exp2(logs - logs.max())  # phi_k |g_k| relative to the largest
         least = promise.alignment * found.length**2 * 2.0 ** min(found.exponent - float(logs.max()), 1000.0)
