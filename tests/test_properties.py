@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
-from support.families import FAMILIES, Family
+from support.families import FAMILIES, HARD, Family
+from support.fuzz.checks import Scene, examine
+from support.fuzz.inputs import Input
 from support.promises import NEGLIGIBLE, check_promises
 from support.strategies import Case, cases
 from support.table import ROWS, Row
@@ -33,6 +35,16 @@ def test_promises_are_kept(row: Row, family: Family) -> None:
         if row.fits(m):
             for seed in (0, 1):
                 check_promises(row.make(), family.make(m, n, seed))
+
+
+@rows
+@pytest.mark.parametrize("family", HARD.values(), ids=lambda family: family.name)
+def test_promises_are_kept_where_rounding_decides(row: Row, family: Family) -> None:
+    """On the fuzzer's families, and by its checks: what is promised, up to what the rounded rows can say."""
+    for m, n in sizes(family, (2, 3, 4, 6)):
+        if row.fits(m):
+            for check in examine(Scene(Input.of(family, m, n, 7)), row.id, depth=1):
+                assert not check.is_violation, (check, m, n)
 
 
 @rows
