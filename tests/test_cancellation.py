@@ -122,6 +122,28 @@ def test_a_weakly_stationary_point_of_twenty_objectives(name: str) -> None:
     assert np.linalg.norm(d - expected) <= 1e-7 * lengths.max()
 
 
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("config", "config"),
+        ("capped", "capped-mgda(eps=.5)"),
+        ("chi-square", "chi-square-mgda"),
+        ("power mean", "power-mean(.5)"),
+        ("power mean", "power-mean(.9)"),
+    ],
+)
+def test_other_rules_that_went_wrong(name: str, rule: str) -> None:
+    """Noise of full length, norms over 28 and over 200 decades, and norms of 1e-94: promises, order and scale hold."""
+    for check in examine(Scene(case(name)), rule, depth=2):
+        assert not check.is_violation, check
+
+
+def test_config_is_zero_where_unit_gradients_cancel() -> None:
+    """Two gradients point one way and two the other: no direction has equal angles to all."""
+    J = torch.tensor(CASES["config"]["rows"], dtype=torch.float64)
+    assert pg.ConFIG()(J).norm() <= 1e-12 * J.norm()
+
+
 @rules
 @pytest.mark.parametrize(
     "family",
