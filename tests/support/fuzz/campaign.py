@@ -6,6 +6,7 @@ each looks, so that any part of a run can be repeated.
 
 from __future__ import annotations
 
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -88,6 +89,11 @@ def prepare() -> None:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", "inexact weights")
     warnings.filterwarnings("ignore", ".*inaccurate", UserWarning)
+
+
+def _prepare_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which reports what was found
+    prepare()
 
 
 #: Rules that are looked at with the truth at hand on every input: their answers jump where gradients cancel.
@@ -176,7 +182,7 @@ def run(
                         break
                     done(look_at(chunk, chosen, families))
             return total
-        with ProcessPoolExecutor(workers, get_context("spawn"), prepare) as pool:
+        with ProcessPoolExecutor(workers, get_context("spawn"), _prepare_worker) as pool:
             running = {pool.submit(look_at, chunk, chosen, families) for chunk in islice(chunks, 2 * workers)}
             try:
                 while running:
