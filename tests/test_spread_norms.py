@@ -153,6 +153,8 @@ def test_chi_square_ball_at_any_scale(radius: float) -> None:
     J *= 10.0 ** np.array([[-41.0], [-131.0], [84.0], [-41.0]])
     for scale in (1.0, 1e60, 1e-20):
         check_exactly(pg.ChiSquareMGDA(radius), scale * J)
+    tiny = np.array([[1e-153, 0.0], [0.0, 2e-153], [-1e-153, 1e-153], [1.0, 1.0]])
+    check_exactly(pg.ChiSquareMGDA(radius), tiny)
 
 
 def test_chi_square_ball_that_touches_the_simplex() -> None:

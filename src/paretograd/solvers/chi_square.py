@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.solvers.lapack import add_square, solve_spd
-from paretograd.solvers.min_norm import MinNorm, is_zero, min_norm_point
+from paretograd.solvers.min_norm import MinNorm, min_norm_point
 from paretograd.solvers.nonneg_qp import relative_residual, solve_nonneg_qp
+from paretograd.solvers.spectral import is_stationary
 
 #: A small mu, in the problem's units. Where the point is inside the ball even there, it mostly is a shortest one:
 #: gradients are dependent, and mu -> 0 picks the most uniform of its weights.
@@ -27,8 +28,6 @@ _SMALL = 1e-10
 _LEAST = 1e-15
 #: Gradients longer than this, in the problem's units, have next to no weight: they do not enter the first guess.
 _LONG = 100.0
-#: Rounding of a cosine.
-_ROUNDING = 4e-16
 #: Distances from the uniform weights below this are rounding: the answer is the mean.
 _NOTHING = 1e-15
 
@@ -65,8 +64,7 @@ def chi_square_min_norm_point(unit: UnitGramian, radius: float) -> MinNorm:
     if _excess(plain.weights) <= radius:
         return plain
     w, residual, steps = _on_boundary(unit, radius, plain)
-    part = unit.restrict(w) * unit.norms
-    return MinNorm(w, residual, plain.steps + steps, is_zero(unit, part))
+    return MinNorm(w, residual, plain.steps + steps, is_stationary(unit, w))
 
 
 def _excess(w: Array) -> float:
@@ -99,7 +97,7 @@ def _on_boundary(unit: UnitGramian, radius: float, plain: MinNorm) -> tuple[Arra
         w, violation, used = _regularised(rows, mu, free)
         free, steps, excess = w > 0.0, steps + used, _excess(w)
         if excess <= goal:
-            found = plain.stationary and is_zero(unit, unit.restrict(w) * unit.norms)
+            found = plain.stationary and is_stationary(unit, w)
             if found or mu <= _SMALL:
                 shortest, left = _shortest(rows, mu, w, free, goal)
                 if found or left <= enough or mu <= _LEAST:
@@ -124,7 +122,7 @@ def _on_boundary(unit: UnitGramian, radius: float, plain: MinNorm) -> tuple[Arra
     if not settled and bracket.low > 0.0 and bracket.high < math.inf:
         # w(mu) jumps by the rounding of mu: the answer is between the two ends of the jump.
         best = _between(inside, outside, goal)
-        residual = _residual(rows, bracket.high, best)
+        residual = _residual(rows, bracket.high, best, rows.shifted(bracket.high)[0])
     return best, residual, steps
 
 
@@ -138,12 +136,12 @@ def _between(inside: Array, outside: Array, radius: float) -> Array:
     return inside + min(max(step, 0.0), 1.0) * move
 
 
-def _residual(rows: _Rows, mu: float, w: Array) -> float:
+def _residual(rows: _Rows, mu: float, w: Array, lengths: Array) -> float:
     """The violation of w(mu)'s optimality conditions, as an error of the direction relative to its terms."""
     share = rows.norms * w
     slope = rows.norms * rows.C.dot(share) + mu * w
     force = w.dot(slope) - slope
-    wrong = np.where(w > 0.0, np.abs(force), force) / (rows.norms + np.hypot(rows.norms, math.sqrt(mu)))
+    wrong = np.where(w > 0.0, np.abs(force), force) / (rows.norms + lengths)
     np.minimum(wrong, np.where(force < 0.0, share, np.inf), out=wrong)  # no weight falls below zero
     return max(float(wrong.max()), 0.0) / float(np.add.reduce(share) or 1.0)
 
@@ -193,7 +191,7 @@ def _shortest(rows: _Rows, mu: float, w: Array, free: NDArray[np.bool_], goal: f
     for _ in range(4):
         slope = rows.norms * rows.C.dot(rows.norms * part)
         force = part.dot(slope) - slope
-        residual = _residual(rows, 0.0, part)
+        residual = _residual(rows, 0.0, part, lengths)
         point = np.zeros_like(w)
         point[free] = part
         if residual >= 0.5 * least or _excess(point) > goal:

@@ -116,13 +116,13 @@ def solve_power_equation(C: Array, norms: Array, beta: float, log_omega: Array) 
 
 
 def _follow(last: _Iterate, beta: float, target: Array, before: Array) -> _Iterate:
-    """Move what is almost zero to where a new equation wants it, and leave the rest."""
+    """Move what is almost zero to where a new equation wants it, if the other of the pair is not small at all."""
     z, v = last.z, last.v
     if min(z[z.argmin()], v[v.argmin()]) >= _IDLE:
         return last
     return _Iterate(
-        np.where((z < _IDLE) & (v >= _IDLE), np.maximum((target - v) / beta, _FLOOR), z),
-        np.where((v < _IDLE) & (z >= _IDLE), np.maximum(v + target - before, _FLOOR), v),
+        np.where((z < _IDLE) & (v > 0.2 * _IDLE), np.maximum((target - v) / beta, _FLOOR), z),
+        np.where((v < _IDLE) & (z > 0.2 * _IDLE), np.maximum(v + target - before, _FLOOR), v),
     )
 
 

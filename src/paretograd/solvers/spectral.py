@@ -65,16 +65,17 @@ def spectral_min_norm_point(unit: UnitGramian, spectrum: Array, plain: MinNorm |
     """
     mu = spectrum / spectrum.sum()
     if mu[0] == mu[-1]:
-        return MinNorm(mu, 0.0, 0, _is_stationary(unit, mu))
+        return MinNorm(mu, 0.0, 0, is_stationary(unit, mu))
     plain = plain or min_norm_point(unit)
     tails = mu[::-1].cumsum()[::-1]
     if contains(plain.weights, tails):
         return plain
     weights, residual, steps = _solve(unit, mu, tails)
-    return MinNorm(weights, residual, plain.steps + steps, _is_stationary(unit, weights))
+    return MinNorm(weights, residual, plain.steps + steps, is_stationary(unit, weights))
 
 
-def _is_stationary(unit: UnitGramian, weights: Array) -> bool:
+def is_stationary(unit: UnitGramian, weights: Array) -> bool:
+    """Whether the combination of the gradients with these weights vanishes to rounding, at any scale."""
     y = unit.restrict(weights) * unit.norms
     return not y.any() or is_zero(unit, y / y.max())
 
