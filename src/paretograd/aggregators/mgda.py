@@ -111,11 +111,17 @@ class ClippedMGDA(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """None: cutting the weights loses the variational inequality."""
-        return Guarantee(None, in_cone=True, in_hull=self.renormalize, note="A baseline without a guarantee.")
+        """None: cutting the weights loses the variational inequality, and those of dependent gradients are not unique."""
+        return Guarantee(
+            None,
+            in_cone=True,
+            in_hull=self.renormalize,
+            equivariant=False,
+            note="A baseline without a guarantee. Where MGDA's weights are not unique, the order decides.",
+        )
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        found = outcome_of(min_norm_point(unit, shortest=True))
+        found = outcome_of(min_norm_point(unit))
         clipped = np.minimum(found.weights, self.cap)
         status = Status.OPTIMAL if found.status is Status.STATIONARY else found.status
         return found._replace(weights=clipped / clipped.sum() if self.renormalize else clipped, status=status)

@@ -116,7 +116,9 @@ class Direction:
         if self.is_zero:
             return math.inf
         along, off = float(phi @ self.slopes), float(np.abs(phi) @ self.errors)
-        known = is_known(self.shortest, self.longest) and off <= max(abs(along), self.resolution * self.norm**2)
+        known = is_known(self.shortest, self.longest) and off <= max(
+            abs(along), self.resolution * self.norm * self.norm
+        )
         return along / self.norm / self.norm if known else math.nan
 
     def is_aligned(self, phi: Array, c: float) -> Verdict:
@@ -124,8 +126,8 @@ class Direction:
         excess = phi - c * self.weights
         margin, off = float(excess @ self.slopes), float(np.abs(excess) @ self.errors)
         return Verdict.of(
-            margin - off >= -self.resolution * c * self.shortest**2,
-            margin + off < -self.tol * c * self.longest**2,
+            margin - off >= -self.resolution * c * self.shortest * self.shortest,
+            margin + off < -self.tol * c * self.longest * self.longest,
         )
 
 

@@ -25,8 +25,9 @@ _SMALL = 1 << 14
 #: A sum of m cosines, each a product of two or three factors, is off by a few units of float64 for each.
 _ROUNDING = 4e-16
 
-#: Ten units of float32: unit gradients that differ by less may be equal but for the rounding of their rows.
-_LEAST_ANGLE = 1e-6
+#: Some units of float32: unit gradients that differ by less may be equal but for the rounding of their rows. A float64
+#: Gramian knows this angle to five digits.
+_LEAST_ANGLE = 3e-6
 
 #: Rounding of float32, and squared norms between which its products keep their digits.
 _FLOAT32 = 1.2e-7
@@ -216,8 +217,8 @@ class UnitGramian(NamedTuple):
     def resolution(self) -> float:
         """Distance from a span of others below which a unit gradient counts as lying in it.
 
-        A distance enters the cosines as its square, so that their rounding hides distances below its root. Rows of
-        float32 are themselves known to 1e-7 only: a distance below 1e-6 says nothing in a float64 Gramian either.
+        A distance enters the cosines as its square, so that their rounding hides distances below its root, and blurs
+        larger ones: an angle t is known to 1e-16 / t^2 of itself. Rows of float32 are themselves known to 1e-7 only.
         """
         return max(_LEAST_ANGLE, 2.0 * math.sqrt(self.eps))
 

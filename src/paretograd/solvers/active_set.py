@@ -21,6 +21,12 @@ from paretograd.solvers.lapack import is_regular, pivoted_cholesky, solve_triang
 #: Rounding of a slope, for each unit of the multipliers that it sums.
 _ROUNDING = 4e-15
 
+#: Rounding of float64, twice.
+_EPS = 4e-16
+
+#: Gradients so many times shorter than others on the same face get no weight if the others do without them.
+_SHORTER = 1e3
+
 #: Slopes below this vanish but for the rounding of float32 rows.
 _SLOPE = 1e-6
 
@@ -34,7 +40,9 @@ class NonnegSolution(NamedTuple):
     steps: int
 
 
-def active_set(H: Array, q: Array, resolution: float, guess: NDArray[np.bool_] | None = None) -> NonnegSolution:
+def active_set(
+    H: Array, q: Array, resolution: float, guess: NDArray[np.bool_] | None = None, *, bounded: bool = True
+) -> NonnegSolution:
     """Lawson and Hanson's method on a factor that reveals the rank of the active gradients.
 
     The objective falls with every step, so that the method ends. Its path depends on slopes alone, not on the order
@@ -45,6 +53,7 @@ def active_set(H: Array, q: Array, resolution: float, guess: NDArray[np.bool_] |
         q: shape ``(m,)``, of order one.
         resolution: distance from the span of the active vectors below which a vector counts as lying in it.
         guess: entries that may be positive, to begin with.
+        bounded: the problem is known to be bounded below, as every projection is.
 
     Returns:
         the solution; its residual is infinite if the problem is unbounded below.
@@ -52,43 +61,56 @@ def active_set(H: Array, q: Array, resolution: float, guess: NDArray[np.bool_] |
     m = len(q)
     active, a, refused = _Active(H, resolution), np.zeros(m), np.zeros(m, dtype=bool)
     if guess is not None and guess.any():
-        _begin(active, guess.nonzero()[0], q, a)
+        active.begin(guess.nonzero()[0])
+        _settle(active, q, a)
     noise = 4.0 * resolution * float(np.abs(q).max(initial=0.0))
     for steps in range(10 * m + 50):
         slope = H.dot(a)
         slope += q
         waiting = np.where(refused, np.inf, slope)
-        waiting[active.rows] = np.inf
+        waiting[active.rows + active.dropped] = np.inf
         entering = int(waiting.argmin())
         if not waiting[entering] < -_ROUNDING * (1.0 + float(a.max())):
             break
         if not active.append(entering):
-            if slope[entering] >= -noise:
+            # Slopes inherit the rounding of the multipliers, which the distances between active vectors magnify.
+            if slope[entering] >= -max(noise, _EPS * float(a.max()) / resolution):
                 refused[entering] = True
                 continue
             if not _exchange(active, entering, a):
-                return NonnegSolution(a, slope, math.inf, steps)
-        if _walk(active, q, a):
+                if not bounded:
+                    return NonnegSolution(a, slope, math.inf, steps)
+                refused[entering] = True
+                continue
+        if a[active.dropped].any():
+            a[:] = 0.0
+            _settle(active, q, a)
+            refused[:] = False
+        elif _walk(active, q, a):
             refused[:] = False
         else:
             refused[entering] = True
     wrong = np.where(a > 0.0, np.abs(slope), np.maximum(-slope, 0.0))
+    refused[active.dropped] = True
     wrong[refused & (wrong <= noise)] = 0.0
     # The objective is at most 0, its value at a = 0: a projection is never longer than what it projects.
     excess = float(a.dot(slope + q))
     return NonnegSolution(a, slope, max(float(wrong.max()), excess), steps)
 
 
-def smallest(H: Array, found: NonnegSolution, resolution: float, *, independent: bool = True) -> NonnegSolution:
-    """The shortest of all solutions, given one: unlike that one, it does not depend on the order of the objectives.
+def smallest(
+    H: Array, found: NonnegSolution, norms: Array, resolution: float, *, independent: bool = True
+) -> NonnegSolution:
+    """The smallest of all solutions, given one: unlike that one, it does not depend on the order of the objectives.
 
-    Solutions differ by null vectors of H on the face where slopes vanish. Let N project onto those. The solutions
-    are then ``x0 + N z`` with ``x0 = a - N a``, and the shortest non-negative one has z from the same kind of problem,
-    ``min z'Nz/2 + x0'z, z >= 0``.
+    Solutions differ by null vectors of H on the face where slopes vanish. Long gradients come first, as they need
+    small weights. Let N project onto the null vectors. The solutions are then ``x0 + N z`` with ``x0 = a - N a``, and
+    the shortest non-negative one has z from the same kind of problem, ``min z'Nz/2 + x0'z, z >= 0``.
 
     Args:
         H: as for `active_set`.
         found: a solution.
+        norms: of the gradients.
         resolution: as for `active_set`.
         independent: the vectors of the support are known to be independent.
     """
@@ -99,18 +121,33 @@ def smallest(H: Array, found: NonnegSolution, resolution: float, *, independent:
         if larger[larger.argmin()] > rounding:  # no slope vanishes but on the support: the solution is unique
             return found
     face = ((a > 0.0) | (slope <= rounding)).nonzero()[0]
-    on_face = H.take(face, 0).take(face, 1)
-    if len(face) < 2 or is_regular(on_face, resolution):
+    if len(face) < 2 or is_regular(H.take(face, 0).take(face, 1), resolution):
         return found
-    values, vectors = np.linalg.eigh(on_face)
+    face, part = _longest(H, found, face, norms, resolution)
+    values, vectors = np.linalg.eigh(H.take(face, 0).take(face, 1))
     null = vectors[:, values <= resolution**2]
-    if not null.shape[1]:
-        return found
     N = null @ null.T
-    x0 = a[face] - N @ a[face]
+    x0 = part - N @ part
     shortest = np.zeros_like(a)
-    shortest[face] = np.maximum(x0 + N @ active_set(N, x0, resolution).a, 0.0)
+    shortest[face] = np.maximum(x0 + N @ active_set(N, x0, resolution).a, 0.0) if null.shape[1] else part
     return found._replace(a=shortest)
+
+
+def _longest(
+    H: Array, found: NonnegSolution, face: NDArray[np.intp], norms: Array, resolution: float
+) -> tuple[NDArray[np.intp], Array]:
+    """The part of a face that is left if gradients go that are much shorter than others that replace them."""
+    least = float(norms[face].max()) / _SHORTER
+    while least > norms[face].min():
+        kept = face[norms[face] >= least]
+        q = (found.slope - H.dot(found.a))[kept]
+        part = active_set(H.take(kept, 0).take(kept, 1), q, resolution).a
+        move = -found.a
+        move[kept] += part
+        if np.abs(H.dot(move)).max() <= 4.0 * _ROUNDING * (1.0 + float(np.abs(move).max())):  # the same direction
+            return kept, part
+        least = float(norms[face][norms[face] < least].max()) / _SHORTER
+    return face, found.a[face]
 
 
 class _Active:
@@ -120,6 +157,7 @@ class _Active:
         self._H, self._least = H, resolution**2
         self._factor = np.empty_like(H)
         self.rows: list[int] = []
+        self.dropped: list[int] = []
 
     def begin(self, rows: NDArray[np.intp]) -> None:
         """Make as many of these vectors active as are independent, those first that are farthest from each other."""
@@ -138,11 +176,24 @@ class _Active:
         return self._basis(k)[1]
 
     def append(self, k: int) -> bool:
-        """Make vector k active, unless it, or an active one, then lies in the span of the others."""
-        along, combination = self._basis(k)
-        left = float(self._H[k, k] - along.dot(along))  # squared distance; an active vector's is left / combination^2
-        if not left >= self._least * max(1.0, float(np.abs(combination).max(initial=0.0)) ** 2):
-            return False
+        """Make vector k active, unless it lies in the span of those that are.
+
+        Two active vectors at a small angle may come to lie in the span of each other and k. Then one of them is
+        dropped for good: what tells them apart is below the resolution.
+        """
+        while True:
+            along, combination = self._basis(k)
+            left = float(
+                self._H[k, k] - along.dot(along)
+            )  # squared distance; an active vector's is left / combination^2
+            if not left >= self._least:
+                return False
+            shares = np.abs(combination)
+            if not len(shares) or left >= self._least * float(shares.max()) ** 2:
+                break
+            gone = np.arange(len(shares)) == shares.argmax()
+            self.dropped.append(self.rows[int(shares.argmax())])
+            self.remove(gone)
         p = len(self.rows)
         self._factor[p, :p], self._factor[p, p] = along, math.sqrt(left)
         self.rows.append(k)
@@ -165,9 +216,8 @@ class _Active:
         return self._factor[:p, :p].T
 
 
-def _begin(active: _Active, rows: NDArray[np.intp], q: Array, a: Array) -> None:
-    """Set ``a`` to a minimiser over some of these entries that is positive on all of them."""
-    active.begin(rows)
+def _settle(active: _Active, q: Array, a: Array) -> None:
+    """Set ``a``, which is zero, to a minimiser over some of the active entries that is positive on all of them."""
     while active.rows:
         goal = active.minimiser(q)
         if goal.min() > 0.0:
@@ -186,7 +236,7 @@ def _walk(active: _Active, q: Array, a: Array) -> bool:
         if not blocked.any():
             a[rows] = goal
             return True
-        room = np.where(blocked, now / np.where(blocked, now - goal, 1.0), np.inf)
+        room = np.where(blocked, now / np.where(now > goal, now - goal, 1.0), np.inf)
         step = float(room.min())
         moved = moved or step > 0.0
         gone = room <= step

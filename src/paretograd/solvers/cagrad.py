@@ -11,8 +11,11 @@ from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.solvers.active_set import NonnegSolution, smallest
 from paretograd.solvers.dual_cone import Projection, project_dual_cone
 from paretograd.solvers.lapack import solve_spd
-from paretograd.solvers.min_norm import min_norm_point
+from paretograd.solvers.min_norm import MinNorm, min_norm_point
 from paretograd.solvers.nonneg_qp import largest, solve_nonneg_qp
+
+#: Norms further apart than this hide from a combination of least length that longer gradients cancel.
+_SPREAD = 1e3
 
 
 def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
@@ -41,19 +44,33 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
     tilt = norms.min() / norms  # level t asks for <d, unit g_k> >= t * tilt_k
     nearest = min_norm_point(unit)
     if distance_at_zero <= radius:
-        terms = unit.restrict(nearest.weights) * norms
-        shortest = math.sqrt(max(float(terms @ C @ terms), 0.0))
-        if nearest.stationary or shortest <= unit.resolution * float(terms.sum()):  # no level above 0 is known to exist
+        shortest, size = _length(unit, nearest)
+        if nearest.stationary or shortest <= unit.resolution * size or _cancels(unit):
             return at_zero
         gamma = shortest / float(norms.min())
         low, high = 0.0, 2.0 * (1.0 + c) / c * radius * gamma
     else:
         low, high = float((base / tilt).min()), 0.0
     solution, steps = _best_level(C, base, tilt, radius, low, high, unit.resolution)
-    solution = smallest(C, solution, unit.resolution)
+    solution = smallest(C, solution, norms, unit.resolution)
     weights = u + unit.expand(solution.a * (top / norms))
     used = at_zero.steps + nearest.steps + steps
     return Projection(weights, solution.residual, used, 1.0 + largest(solution.a))
+
+
+def _length(unit: UnitGramian, point: MinNorm) -> tuple[float, float]:
+    """The length of a combination of gradients, and the sum of the lengths of its terms."""
+    terms = unit.restrict(point.weights) * unit.norms
+    return math.sqrt(max(float(terms @ unit.C @ terms), 0.0)), float(terms.sum())
+
+
+def _cancels(unit: UnitGramian) -> bool:
+    """Return True if some of the unit gradients cancel, which a much shorter gradient hides from the min-norm point."""
+    if unit.norms.max() <= _SPREAD * unit.norms.min():
+        return False
+    alike = unit._replace(norms=np.ones_like(unit.norms))
+    shortest, size = _length(alike, min_norm_point(alike))
+    return shortest <= unit.resolution * size
 
 
 def _best_level(
@@ -65,7 +82,7 @@ def _best_level(
     best_error = np.inf
     for _ in range(100):
         q = base - level * tilt
-        solution = solve_nonneg_qp(C, q, resolution, free=free)
+        solution = solve_nonneg_qp(C, q, resolution, free=free, bounded=False)
         steps += solution.steps
         a = solution.a
         free = a > 0.0

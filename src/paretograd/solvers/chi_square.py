@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array, UnitGramian
-from paretograd.solvers.lapack import add_square, solve_spd
+from paretograd.solvers.lapack import solve_spd
 from paretograd.solvers.min_norm import MinNorm, min_norm_point
-from paretograd.solvers.nonneg_qp import relative_residual, solve_nonneg_qp
+from paretograd.solvers.nonneg_qp import relative_residual, solve_on_hull
 from paretograd.solvers.spectral import is_stationary
 
 #: A small mu, in the problem's units. Where the point is inside the ball even there, it mostly is a shortest one:
@@ -28,6 +28,8 @@ _SMALL = 1e-10
 _LEAST = 1e-15
 #: Gradients longer than this, in the problem's units, have next to no weight: they do not enter the first guess.
 _LONG = 100.0
+#: Rounding of a cosine.
+_ROUNDING = 4e-16
 #: Distances from the uniform weights below this are rounding: the answer is the mean.
 _NOTHING = 1e-15
 
@@ -233,7 +235,9 @@ def _regularised(rows: _Rows, mu: float, free: NDArray[np.bool_]) -> tuple[Array
     """The min-norm point of ``G + mu I``, as in `min_norm_point`, from a guess of its support."""
     lengths, H = rows.shifted(mu)
     a = lengths[lengths.argmin()] / lengths
-    solution = solve_nonneg_qp(add_square(H, a), -a, 1e-7, free=free)
+    # Long gradients that cancel but for rounding look free of charge, as mu is less than rounding next to their
+    # squares: rounding stands in for it.
+    solution = solve_on_hull(H, a, free, noise=_ROUNDING)
     w = solution.a * a
     w /= np.add.reduce(w)
     return w, relative_residual(solution), solution.steps

@@ -44,7 +44,7 @@ def project_dual_cone(unit: UnitGramian, u: Array) -> Projection:
     q = C @ scaled
     if q.min() >= 0.0:
         return Projection(u, 0.0, 0)
-    found = smallest(C, solve_nonneg_qp(C, q, unit.resolution), unit.resolution)
+    found = smallest(C, solve_nonneg_qp(C, q, unit.resolution), norms, unit.resolution)
     weights = u + unit.expand(found.a * (size / norms))
     return Projection(weights, found.residual, found.steps, 1.0 + largest(found.a))
 
@@ -76,6 +76,6 @@ def _additions(unit: UnitGramian) -> tuple[Array, float, int, float]:
     flat = unit.C.ravel()
     if not len(flat) or flat[flat.argmin()] >= 0.0:
         return unit.C, 0.0, 0, 1.0
-    added, residual, steps = solve_shared_qps(unit.C, None, unit.resolution)
+    added, residual, steps = solve_shared_qps(unit.C, None, unit.norms, unit.resolution)
     flat = added.ravel()
     return added, residual, steps, 1.0 + float(flat[flat.argmax()])

@@ -9,13 +9,8 @@ import numpy as np
 from paretograd.errors import NotAGramianError
 from paretograd.geometry.gramian import Array, UnitGramian
 from paretograd.solution import Outcome, Status
-from paretograd.solvers.active_set import smallest
-from paretograd.solvers.lapack import add_square
-from paretograd.solvers.nonneg_qp import relative_residual, solve_nonneg_qp
+from paretograd.solvers.nonneg_qp import relative_residual, solve_on_hull
 from paretograd.solvers.tolerance import status_of
-
-#: Weights on the simplex stay small whatever the Gramian, so that only its rounding limits which rows are told apart.
-_RESOLUTION = 1e-7
 
 
 class MinNorm(NamedTuple):
@@ -33,28 +28,20 @@ def outcome_of(found: MinNorm) -> Outcome:
     return Outcome(found.weights, status, found.residual, found.steps)
 
 
-def min_norm_point(unit: UnitGramian, *, shortest: bool = False) -> MinNorm:
+def min_norm_point(unit: UnitGramian) -> MinNorm:
     """Minimise ``|J.T w|`` over the simplex (eq. PS-quant; the dual of MGDA's subproblem).
 
     With ``a_k = 1/|g_k|`` (up to scale) and y the weights of the *unit* gradients, the problem is
     ``min y'Cy`` subject to ``a'y = 1, y >= 0``. Squaring the equality into the objective changes only the
     length of the answer: ``min y'Cy + (a'y - 1)^2`` has a solution even where the point is stationary, and
     ``C + aa'`` stays regular there when C has a single null vector.
-
-    Args:
-        unit: the Gramian.
-        shortest: where many weights give the point, take those of least ``|y|``, which do not depend on the order of
-            the objectives.
     """
     if unit.has_zero_row:
         zero = np.ones(unit.m)
         zero[unit.live] = 0.0
         return MinNorm(zero / zero.sum(), 0.0, 0, stationary=True)
     a = unit.norms[unit.norms.argmin()] / unit.norms
-    H = add_square(unit.C, a)
-    solution = solve_nonneg_qp(H, -a, _RESOLUTION)
-    if shortest:
-        solution = smallest(H, solution, unit.resolution, independent=False)
+    solution = solve_on_hull(unit.C, a)
     y = solution.a
     weights = y * a
     weights /= y.dot(a)
@@ -66,8 +53,8 @@ def is_zero(unit: UnitGramian, y: Array) -> bool:
 
     Errors of size eps in the cosines change ``y'Cy`` by at most eps times the square of the sum of y.
     """
-    size = float(np.add.reduce(y))
-    square = float(y.dot(unit.C.dot(y))) / (size * size)
+    y = y / float(np.add.reduce(y))
+    square = float(y.dot(unit.C.dot(y)))
     if square < -1e-9 - 64.0 * unit.eps:
         raise NotAGramianError(
             f"not positive semidefinite: weights w >= 0 that sum to 1 have w'Gw = {square:.2g} for rows of norm 1, "

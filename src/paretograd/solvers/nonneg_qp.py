@@ -11,12 +11,14 @@ H is positive semidefinite with a diagonal near one. Two methods, both checked b
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
 from paretograd.solvers.active_set import NonnegSolution, active_set
-from paretograd.solvers.lapack import SINGULAR, solve_spd
+from paretograd.solvers.lapack import SINGULAR, add_square, solve_spd
 
 #: Rounding allowed in a sign test, for values of order one: a few dozen units of float64.
 TOL = 4e-15
@@ -28,7 +30,9 @@ TRUSTED = 30.0
 _GUESSED = 64
 
 
-def solve_nonneg_qp(H: Array, q: Array, resolution: float, *, free: NDArray[np.bool_] | None = None) -> NonnegSolution:
+def solve_nonneg_qp(
+    H: Array, q: Array, resolution: float, *, free: NDArray[np.bool_] | None = None, bounded: bool = True
+) -> NonnegSolution:
     """Minimise ``a'Ha/2 + q'a`` over ``a >= 0``; where the problem is unbounded below, the residual is infinite.
 
     Args:
@@ -36,11 +40,56 @@ def solve_nonneg_qp(H: Array, q: Array, resolution: float, *, free: NDArray[np.b
         q: shape ``(m,)``, a sum of terms of order one.
         resolution: of the matrix, see `UnitGramian`.
         free: a guess of the positive entries, such as the last solve's.
+        bounded: the problem is known to be bounded below.
     """
     found = _block_pivot(H, q, free, max(SINGULAR, resolution**2))
     if found is not None and (largest(found.a) <= TRUSTED or is_resolved(H, found.a > 0.0, resolution)):
         return found
-    return active_set(H, q, resolution)
+    return active_set(H, q, resolution, bounded=bounded)
+
+
+def solve_on_hull(C: Array, a: Array, free: NDArray[np.bool_] | None = None, noise: float = 0.0) -> NonnegSolution:
+    """Minimise ``y'Cy + (a'y - 1)^2`` over ``y >= 0``: the point of least norm with ``a'y = 1``, up to its length.
+
+    Where C is singular, it is solved on a factor: entries of a below 1e-8 would be lost in ``C + aa'``, and they tell
+    which of the combinations that vanish is a short one.
+
+    Args:
+        C: cosines, shape ``(m, m)``.
+        a: shape ``(m,)``, at most one.
+        free: a guess of the positive entries.
+        noise: a square that is added to every vector's, for cosines that are known to no more.
+    """
+    H = add_square(C, a)
+    found = _block_pivot(H, -a, free, SINGULAR)
+    if found is not None:
+        return found
+    R = np.vstack([factor(C), math.sqrt(noise) * np.eye(len(C)), a] if noise else [factor(C), a])
+    y = nnls(R, np.append(np.zeros(len(R) - 1), 1.0))
+    slope = H @ y - a
+    return NonnegSolution(y, slope, largest(np.minimum(y, slope)), int(np.count_nonzero(y)))
+
+
+def nnls(A: Array, b: Array) -> Array:
+    """The ``x >= 0`` that minimises ``|A x - b|``, for columns of A of norm about one.
+
+    scipy's Lawson-Hanson steps off an optimal face now and then where many optimality conditions hold with
+    equality: its answer is checked, and if need be asked for again with b rescaled, which breaks the ties.
+    """
+    from scipy.optimize import nnls as lawson_hanson
+
+    best, error = np.zeros(A.shape[1]), np.inf
+    for scale in (1.0, 1e3, 1e-3, 1e7):
+        try:
+            x = lawson_hanson(A, scale * b, maxiter=30 * A.shape[1])[0] / scale
+        except RuntimeError:  # too many iterations: the caller's residual will say so
+            continue
+        residual = largest(np.minimum(x, A.T @ (A @ x - b))) / (1.0 + largest(x))
+        if residual < error:
+            best, error = x, residual
+        if error <= TOL * (8 + A.shape[1]):
+            break
+    return best
 
 
 def relative_residual(found: NonnegSolution) -> float:

@@ -23,12 +23,13 @@ from paretograd.solvers.nonneg_qp import TOL, TRUSTED, is_resolved, largest
 _MASKED = 12
 
 
-def solve_shared_qps(H: Array, U: Array | None, resolution: float) -> tuple[Array, float, int]:
+def solve_shared_qps(H: Array, U: Array | None, norms: Array, resolution: float) -> tuple[Array, float, int]:
     """Minimise ``a'Ha/2 + u'Ha`` over ``a >= 0`` for every row u of U.
 
     Args:
         H: positive semidefinite with unit diagonal, shape ``(m, m)``.
         U: shape ``(k, m)``; None for the identity.
+        norms: of the gradients; where solutions are not unique, long gradients are preferred.
         resolution: of the matrix, see `UnitGramian`.
 
     Returns:
@@ -42,18 +43,18 @@ def solve_shared_qps(H: Array, U: Array | None, resolution: float) -> tuple[Arra
         found = active_set(H, Q[k], resolution, guess[k])
         A[k], residual, rounds = found.a, max(residual, found.residual), rounds + found.steps
     if not regular:
-        _make_smallest(H, Q, U, A, resolution)
+        _make_smallest(H, Q, U, A, norms, resolution)
     return A, residual, rounds
 
 
-def _make_smallest(H: Array, Q: Array, U: Array | None, A: Array, resolution: float) -> None:
-    """Replace solutions that are not unique by the shortest ones, in place."""
+def _make_smallest(H: Array, Q: Array, U: Array | None, A: Array, norms: Array, resolution: float) -> None:
+    """Replace solutions that are not unique by the smallest ones, in place."""
     slope = A.dot(H)
     slope += Q
     squares = slope.diagonal() if U is None else np.einsum("ki,ki->k", U, slope)  # lengths of the projections
     if squares.max() > (4.0 * resolution) ** 2:  # else all vanish, whatever the weights
         for k in range(len(A)):
-            A[k] = smallest(H, NonnegSolution(A[k], slope[k], 0.0, 0), resolution, independent=False).a
+            A[k] = smallest(H, NonnegSolution(A[k], slope[k], 0.0, 0), norms, resolution, independent=False).a
 
 
 @lru_cache(maxsize=64)

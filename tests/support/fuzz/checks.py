@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import paretograd as pg
-from support.families.cancelling import exact
+from support.families.cancelling import SAFE_ANGLE, exact
 from support.families.extreme import LEAST_NORM
 from support.promises import CONFLICT, NEGLIGIBLE, SUMMED
 from support.table import ROWS, Row
@@ -145,7 +145,9 @@ def _examine(scene: Scene, row: Row, depth: int, seed: int) -> Iterator[Check]:
 
 def _status(scene: Scene, solution: pg.Solution, w: Array, depth: int) -> Check:
     if solution.status is pg.Status.INACCURATE:
-        return Check("status", math.inf, f"INACCURATE, residual {solution.residual:.1e}")
+        # Said where the Gramian does not know the angle between rows better, or by so little that no step changes.
+        allowed = max(1e-8, 1e-15 / scene.given.angle**2)
+        return Check("status", solution.residual / allowed, f"INACCURATE, residual {solution.residual:.1e}")
     if depth >= 1 and solution.status is pg.Status.STATIONARY:
         return Check("status", scene.unit_gamma / RESOLUTION, f"STATIONARY at gamma {scene.unit_gamma:.1e}")
     if solution.status is pg.Status.DEGENERATE and w.any():
@@ -164,12 +166,16 @@ def _promises(scene: Scene, promise: pg.Guarantee, w: Array, found: Sum) -> Iter
         yield Check("hull", (1.0 - math.fsum(w)) / (SUMMED * m))
     if found.length <= NEGLIGIBLE * found.terms:
         return
-    rounding = ROUNDING * (m + 4) * found.terms
+    # Weights of the power rules are exponentials, whose relative rounding is that of their exponents.
+    decades = 0.7 * (max(scene.rows.exponents) - min(scene.rows.exponents))
+    rounding = ROUNDING * (m + 4 + decades) * found.terms
     scale = _scale(scene, promise, found)
+    # Where <d, q> = |d|^2 makes a promise an equality, the error of the direction shows.
+    blurred = (given.accuracy if given.is_rounded else 1e-15 / given.angle**2) * scale
     if promise.non_conflicting:
         slack = CONFLICT * found.length + rounding
-        if given.is_rounded:
-            slack += 1e-5 * found.length + given.accuracy * scale
+        if given.is_rounded or given.angle < SAFE_ANGLE:
+            slack += 1e-5 * found.length + blurred
         worst = float(found.slopes.min())
         yield Check("conflict", -worst / slack, f"cosine {worst / found.length:.1e}")
     if promise.alignment is not None:
@@ -178,8 +184,6 @@ def _promises(scene: Scene, promise: pg.Guarantee, w: Array, found: Sum) -> Iter
         shares = np.exp2(logs - logs.max())  # phi_k |g_k| relative to the largest
         least = promise.alignment * found.length**2 * 2.0 ** min(found.exponent - float(logs.max()), 1000.0)
         along = float(shares @ found.slopes)
-        # Where <d, q> = |d|^2 makes it an equality, the error of the direction shows.
-        blurred = (given.accuracy if given.is_rounded else 1e-15 / given.angle**2) * scale
         slack = 1e-9 * least + (rounding + blurred) * float(shares.sum())
         yield Check("alignment", (least - along) / slack, f"<d, grad F> = {along:.3e}, c |d|^2 = {least:.3e}")
 
@@ -256,7 +260,9 @@ def _orders(scene: Scene, row: Row, promise: pg.Guarantee, found: Sum, seed: int
         terms = max(found.terms, math.ldexp(other.terms, other.exponent - found.exponent))
         scale = min(terms, max(_scale(scene, promise, found), found.length))
         allowed = 1e-9 * found.length + scene.given.accuracy * scale
-        excess = ratio(off, allowed)
+        # Two directions that vanish but for the rounding of their own terms are both zero.
+        both = found.length <= NEGLIGIBLE * found.terms and other.length <= NEGLIGIBLE * other.terms
+        excess = 0.0 if both else ratio(off, allowed)
         if not excess <= worst:
             worst, which = excess, order
     yield Check("order", worst, f"order {which}")
@@ -275,5 +281,5 @@ def _powers(scene: Scene, row: Row, promise: pg.Guarantee, found: Sum, seed: int
     scaled = rule_of(row).solve(pg.gramian(torch.ldexp(scene.J, torch.tensor(p)))).weights.numpy()
     other = scene.rows.sum(_times_power(scaled, p * (1.0 - degree)))
     off = float(np.linalg.norm(_ldexp(other.d, other.exponent - found.exponent) - found.d))
-    allowed = 1e-12 * found.length + 1e-11 * found.terms
+    allowed = 1e-12 * found.length + max(1e-11, 1e-15 / scene.given.angle**2) * found.terms
     yield Check("scaling", ratio(off, allowed), f"power {p}")

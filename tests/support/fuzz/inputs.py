@@ -26,7 +26,7 @@ ALL: dict[str, Family] = FAMILIES | HARD
 #: Singular values of unit rows below this are zero: they are rounding.
 _DEPENDENT = 1e-13
 #: Half of the angle below which a Gramian's rows count as dependent.
-LEAST_ANGLE = 5e-7
+LEAST_ANGLE = 1.5e-6
 #: Direction errors that are allowed, relative to the longest gradient, for rows known to float32 and to float64.
 SINGLE, DOUBLE = 1e-5, 1e-7
 
@@ -99,14 +99,19 @@ class Input:
 
     @property
     def has_truth(self) -> bool:
-        """Return False for angles that nobody planned: too small to resolve, and without an ideal to compare with."""
-        return self.m <= 5 and (self.angle >= SAFE_ANGLE or self.ideals is not None)
+        """Return False for angles that nobody planned: too small to resolve, and without an ideal to compare with.
+
+        Around the angle at which rows begin to count as dependent, each projection decides by itself: there the
+        direction may be a mixture of both answers.
+        """
+        between = any(LEAST_ANGLE / 2.0 < angle < SAFE_ANGLE for angle in self.angles)
+        return self.m <= 5 and not between and (self.angle >= SAFE_ANGLE or self.ideals is not None)
 
     def allowed(self, which: int) -> float:
         """How far a direction may be from the exact answer of a problem, relative to the longest gradient.
 
         Rounding of float32 rows enters as eps / angle. Rounding of a float64 Gramian enters as 1e-16 / angle^2, down to
-        angles of 1e-6, below which rows count as dependent: then the answer of some rows within 1e-5 is right.
+        angles of 3e-6, below which rows count as dependent: then the answer of some rows within 1e-5 is right.
         """
         angle = self.angles[which]
         if angle < LEAST_ANGLE or (self.angle < SAFE_ANGLE and which > 0):
