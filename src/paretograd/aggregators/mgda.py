@@ -111,7 +111,7 @@ class ClippedMGDA(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """None: cutting the weights loses the variational inequality, and those of dependent gradients are not unique."""
+        """None: cutting the weights loses the variational inequality."""
         return Guarantee(
             None,
             in_cone=True,

@@ -27,6 +27,9 @@ _EPS = 4e-16
 #: Gradients so many times shorter than others on the same face get no weight if the others do without them.
 _SHORTER = 1e3
 
+#: How often a vector that was dropped may come back.
+_TIMES = 3
+
 #: Slopes below this vanish but for the rounding of float32 rows.
 _SLOPE = 1e-6
 
@@ -67,12 +70,12 @@ def active_set(
     for steps in range(10 * m + 50):
         slope = H.dot(a)
         slope += q
-        waiting = np.where(refused, np.inf, slope)
-        waiting[active.rows + active.dropped] = np.inf
+        waiting = np.where(refused | active.is_out(slope, noise), np.inf, slope)
+        waiting[active.rows] = np.inf
         entering = int(waiting.argmin())
         if not waiting[entering] < -_ROUNDING * (1.0 + float(a.max())):
             break
-        if not active.append(entering):
+        if not active.append(entering, a):
             # Slopes inherit the rounding of the multipliers, which the distances between active vectors magnify.
             if slope[entering] >= -max(noise, _EPS * float(a.max()) / resolution):
                 refused[entering] = True
@@ -82,7 +85,7 @@ def active_set(
                     return NonnegSolution(a, slope, math.inf, steps)
                 refused[entering] = True
                 continue
-        if a[active.dropped].any():
+        if active.has_dropped(a):
             a[:] = 0.0
             _settle(active, q, a)
             refused[:] = False
@@ -91,7 +94,7 @@ def active_set(
         else:
             refused[entering] = True
     wrong = np.where(a > 0.0, np.abs(slope), np.maximum(-slope, 0.0))
-    refused[active.dropped] = True
+    refused |= active.dropped > 0
     wrong[refused & (wrong <= noise)] = 0.0
     # The objective is at most 0, its value at a = 0: a projection is never longer than what it projects.
     excess = float(a.dot(slope + q))
@@ -115,7 +118,7 @@ def smallest(
         independent: the vectors of the support are known to be independent.
     """
     a, slope = found.a, found.slope
-    rounding = max(_SLOPE, 4.0 * resolution**2)  # a slope is off by the rounding of the cosines, and of float32 rows
+    rounding = max(_SLOPE, resolution**2)  # a slope is off by the rounding of the cosines, and of float32 rows
     if independent:
         larger = np.maximum(a, slope)
         if larger[larger.argmin()] > rounding:  # no slope vanishes but on the support: the solution is unique
@@ -125,7 +128,7 @@ def smallest(
         return found
     face, part = _longest(H, found, face, norms, resolution)
     values, vectors = np.linalg.eigh(H.take(face, 0).take(face, 1))
-    null = vectors[:, values <= resolution**2]
+    null = vectors[:, values <= resolution**2 / 16.0]  # well below what angles that are resolved make of them
     N = null @ null.T
     x0 = part - N @ part
     shortest = np.zeros_like(a)
@@ -157,7 +160,8 @@ class _Active:
         self._H, self._least = H, resolution**2
         self._factor = np.empty_like(H)
         self.rows: list[int] = []
-        self.dropped: list[int] = []
+        #: How often each vector was dropped.
+        self.dropped = np.zeros(len(H), dtype=int)
 
     def begin(self, rows: NDArray[np.intp]) -> None:
         """Make as many of these vectors active as are independent, those first that are farthest from each other."""
@@ -175,11 +179,11 @@ class _Active:
         """Coefficients of the combination of the active vectors nearest to vector k."""
         return self._basis(k)[1]
 
-    def append(self, k: int) -> bool:
+    def append(self, k: int, a: Array) -> bool:
         """Make vector k active, unless it lies in the span of those that are.
 
-        Two active vectors at a small angle may come to lie in the span of each other and k. Then one of them is
-        dropped for good: what tells them apart is below the resolution.
+        Two active vectors that are nearly opposite may come to lie in the span of each other and k. Then the one with
+        the smaller multiplier is dropped: what tells them apart is below the resolution.
         """
         while True:
             along, combination = self._basis(k)
@@ -191,13 +195,22 @@ class _Active:
             shares = np.abs(combination)
             if not len(shares) or left >= self._least * float(shares.max()) ** 2:
                 break
-            gone = np.arange(len(shares)) == shares.argmax()
-            self.dropped.append(self.rows[int(shares.argmax())])
-            self.remove(gone)
+            near = np.where(left < self._least * shares**2, a[self.rows], np.inf)
+            gone = int(near.argmin())
+            self.dropped[self.rows[gone]] += 1
+            self.remove(np.arange(len(near)) == gone)
         p = len(self.rows)
         self._factor[p, :p], self._factor[p, p] = along, math.sqrt(left)
         self.rows.append(k)
         return True
+
+    def is_out(self, slope: Array, noise: float) -> NDArray[np.bool_]:
+        """Vectors that were dropped and stay out: those whose slopes are noise, and those dropped time and again."""
+        return (self.dropped > 0) & ((slope >= -noise) | (self.dropped > _TIMES))
+
+    def has_dropped(self, a: Array) -> bool:
+        """Return True if a positive entry is no longer active."""
+        return int(np.count_nonzero(a)) > int(np.count_nonzero(a[self.rows]))
 
     def remove(self, gone: NDArray[np.bool_]) -> None:
         """Make some of the active vectors inactive."""
@@ -253,7 +266,7 @@ def _exchange(active: _Active, entering: int, a: Array) -> bool:
 
     The combination ``J.T a`` stays the same, the linear term falls. Returns False if nothing stops the fall.
     """
-    while not active.append(entering):
+    while not active.append(entering, a):
         combination = active.combination(entering)
         falling = combination > 1e-9 * np.abs(combination).max(initial=0.0)
         if not falling.any():

@@ -26,6 +26,12 @@ TOL = 4e-15
 #: Multipliers up to this keep the rounding of float32 rows, 1e-7, below 1e-5 in the direction that they combine.
 TRUSTED = 30.0
 
+#: A relative residual above this is no rounding: scipy's method got lost, as it does on matrices of small integers.
+_LOST = 1e-11
+
+#: Unit gradients that differ by less are alike for a point of a hull, whose weights stay small whatever they are.
+_UNLIKE = 1e-7
+
 #: From this m on, a few products with H that guess the support cost less than the factorisations they save.
 _GUESSED = 64
 
@@ -67,7 +73,11 @@ def solve_on_hull(C: Array, a: Array, free: NDArray[np.bool_] | None = None, noi
     R = np.vstack([factor(C), math.sqrt(noise) * np.eye(len(C)), a] if noise else [factor(C), a])
     y = nnls(R, np.append(np.zeros(len(R) - 1), 1.0))
     slope = H @ y - a
-    return NonnegSolution(y, slope, largest(np.minimum(y, slope)), int(np.count_nonzero(y)))
+    found = NonnegSolution(y, slope, largest(np.minimum(y, slope)), int(np.count_nonzero(y)))
+    if relative_residual(found) <= _LOST:
+        return found
+    other = active_set(H, -a, _UNLIKE)
+    return min(found, other, key=relative_residual)
 
 
 def nnls(A: Array, b: Array) -> Array:

@@ -25,8 +25,8 @@ from .exact import Problem
 ALL: dict[str, Family] = FAMILIES | HARD
 #: Singular values of unit rows below this are zero: they are rounding.
 _DEPENDENT = 1e-13
-#: Half of the angle below which a Gramian's rows count as dependent.
-LEAST_ANGLE = 1.5e-6
+#: A third of the angle below which a Gramian's rows count as dependent.
+LEAST_ANGLE = 1e-6
 #: Direction errors that are allowed, relative to the longest gradient, for rows known to float32 and to float64.
 SINGLE, DOUBLE = 1e-5, 1e-7
 
@@ -101,23 +101,43 @@ class Input:
     def has_truth(self) -> bool:
         """Return False for angles that nobody planned: too small to resolve, and without an ideal to compare with.
 
-        Around the angle at which rows begin to count as dependent, each projection decides by itself: there the
-        direction may be a mixture of both answers.
+        Around the angle at which rows begin to count as dependent, each projection decides by itself, together with
+        the other rows that it needs: there the direction may be a mixture of both answers.
         """
-        between = any(LEAST_ANGLE / 2.0 < angle < SAFE_ANGLE for angle in self.angles)
-        return self.m <= 5 and not between and (self.angle >= SAFE_ANGLE or self.ideals is not None)
+        return self.m <= 5 and not self.is_between and (self.angle >= SAFE_ANGLE or self.ideals is not None)
+
+    @property
+    def is_between(self) -> bool:
+        """Whether rows meet at an angle that some projections resolve and others do not."""
+        return self.angle < SAFE_ANGLE and self._closest > LEAST_ANGLE
+
+    @property
+    def blur(self) -> float:
+        """Error of a direction by the rounding of the Gramian; many rows in few dimensions sharpen the angles."""
+        return (1e-14 if self.m <= 4 else 1e-12) / self.angle**2
+
+    @cached_property
+    def _closest(self) -> float:
+        """The smallest distance between two unit rows, or a row and the opposite of another, that is no rounding."""
+        units = _unit_rows(self.problems[0].rows)
+        apart = [np.linalg.norm(a + sign * b) for a, b in combinations(units, 2) for sign in (1.0, -1.0)]
+        return float(min((x for x in apart if x > _DEPENDENT), default=1.0))
 
     def allowed(self, which: int) -> float:
         """How far a direction may be from the exact answer of a problem, relative to the longest gradient.
 
-        Rounding of float32 rows enters as eps / angle. Rounding of a float64 Gramian enters as 1e-16 / angle^2, down to
+        Rounding of float32 rows enters as eps / angle. Rounding of a float64 Gramian enters as 1e-14 / angle^2, down to
         angles of 3e-6, below which rows count as dependent: then the answer of some rows within 1e-5 is right.
         """
         angle = self.angles[which]
         if angle < LEAST_ANGLE or (self.angle < SAFE_ANGLE and which > 0):
             return SINGLE
         single = self.single and self.ideals is not None
-        return max(SINGLE if single else DOUBLE, (2e-7 if single else 0.0) / angle, 1e-15 / angle**2)
+        return max(
+            SINGLE if single else DOUBLE,
+            (2e-7 if single else 0.0) / angle,
+            (1e-14 if self.m <= 4 else 1e-12) / angle**2,
+        )
 
     @property
     def accuracy(self) -> float:
