@@ -78,6 +78,12 @@ def test_a_write_that_fails_leaves_the_old_file(
     assert [file.name for file in tmp_path.iterdir()] == ["run.npz"]
 
 
+def test_objects_are_not_written(tmp_path: Path) -> None:
+    with pytest.raises(pg.ParetogradError, match="losses is an array of type object"):
+        write(tmp_path / "run.npz", {"losses": [1.0, None]}, overwrite=False)
+    assert not list(tmp_path.iterdir())
+
+
 def _objects(values: dict[str, object], path: Path) -> None:
     class Bomb:
         def __reduce__(self) -> tuple[object, ...]:
