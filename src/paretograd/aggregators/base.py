@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -64,6 +64,10 @@ class Aggregator(ABC):
     @abstractmethod
     def _answer(self, G: Array, eps: float) -> Outcome:
         """Weights for one Gramian in float64, whose entries are off by about ``eps``; it may be anything square."""
+
+    def _least_answer(self, G: Array, eps: float) -> Outcome:
+        """As `_answer`; where weights are not unique, the smallest, which do not depend on the order of the rows."""
+        return self._answer(G, eps)
 
     def _outcome(self, G: Array, eps: float) -> Outcome:
         """The same for callers who hand on the weights alone: it warns where they are not exact."""
@@ -162,13 +166,24 @@ class GramianAggregator(Aggregator):
     def _solve(self, unit: UnitGramian) -> Outcome:
         """Weights for one Gramian."""
 
+    def _solve_least(self, unit: UnitGramian) -> Outcome:
+        """The smallest weights that give the same direction, for a rule whose weights may not be unique."""
+        return self._solve(unit)
+
     def _answer(self, G: Array, eps: float) -> Outcome:
+        return self._repaired(G, eps, self._solve)
+
+    def _least_answer(self, G: Array, eps: float) -> Outcome:
+        return self._repaired(G, eps, self._solve_least)
+
+    @staticmethod
+    def _repaired(G: Array, eps: float, solve: Callable[[UnitGramian], Outcome]) -> Outcome:
         unit = unit_gramian(G, eps)
-        outcome = self._solve(unit)
+        outcome = solve(unit)
         if outcome.status is Status.INACCURATE:
             repaired = unit.nearest_semidefinite()
             if repaired is not None:
-                return self._solve(repaired)
+                return solve(repaired)
         return outcome
 
 

@@ -66,6 +66,12 @@ class CAGrad(GramianAggregator):
         )
 
     def _solve(self, unit: UnitGramian) -> Outcome:
+        return self._point(unit, least=False)
+
+    def _solve_least(self, unit: UnitGramian) -> Outcome:
+        return self._point(unit, least=True)
+
+    def _point(self, unit: UnitGramian, least: bool) -> Outcome:
         m = unit.m
-        found = conflict_averse_point(unit, np.full(m, 1.0 / m), self.c)
+        found = conflict_averse_point(unit, np.full(m, 1.0 / m), self.c, least=least)
         return Outcome(found.weights, status_of(found.residual, m, found.growth), found.residual, found.steps)

@@ -75,6 +75,9 @@ class UPGrad(_Preferring):
     def _solve(self, unit: UnitGramian) -> Outcome:
         return _outcome(project_and_average(unit, self._average(unit.m)), unit.m)
 
+    def _solve_least(self, unit: UnitGramian) -> Outcome:
+        return _outcome(project_and_average(unit, self._average(unit.m), least=True), unit.m)
+
 
 class DualProj(_Preferring):
     r"""Project the mean gradient onto the dual cone.
@@ -96,6 +99,9 @@ class DualProj(_Preferring):
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         return _outcome(project_dual_cone(unit, self._average(unit.m)), unit.m)
+
+    def _solve_least(self, unit: UnitGramian) -> Outcome:
+        return _outcome(project_dual_cone(unit, self._average(unit.m), least=True), unit.m)
 
 
 class GreedyDCP(GramianAggregator):

@@ -45,7 +45,7 @@ class Normalized(Aggregator):
         return self.aggregator.one_step()
 
     def _answer(self, G: Array, eps: float) -> Outcome:
-        outcome = self.aggregator._answer(G, eps)
+        outcome = self.aggregator._least_answer(G, eps)
         size = float(abs(outcome.weights).sum())
         if size > 0.0:
             return outcome._replace(weights=outcome.weights / size)

@@ -121,7 +121,7 @@ class PCGradPlus(GramianAggregator):
         )
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        found = sweep_to_limit(unit.C, unit.norms, unit.resolution)
+        found = sweep_to_limit(unit.C, unit.resolution)
         weights = _gather(unit, found.coefficients, mean=True)
         status = status_of(found.residual, unit.m, found.growth) if found.reached else Status.APPROXIMATE
         return Outcome(weights, status, found.residual, found.steps)

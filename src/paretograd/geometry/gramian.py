@@ -220,7 +220,7 @@ class UnitGramian(NamedTuple):
         A distance enters the cosines as its square, so that their rounding hides distances below its root, and blurs
         larger ones: an angle t is known to 1e-16 / t^2 of itself. Rows of float32 are themselves known to 1e-7 only.
         """
-        return max(_LEAST_ANGLE, 4.0 * math.sqrt(self.eps))
+        return max(_LEAST_ANGLE, 2.0 * math.sqrt(self.eps))
 
     @property
     def has_zero_row(self) -> bool:

@@ -118,7 +118,7 @@ def smallest(
         independent: the vectors of the support are known to be independent.
     """
     a, slope = found.a, found.slope
-    rounding = max(_SLOPE, resolution**2)  # a slope is off by the rounding of the cosines, and of float32 rows
+    rounding = max(_SLOPE, 4.0 * resolution**2)  # a slope is off by the rounding of the cosines, and of float32 rows
     if independent:
         larger = np.maximum(a, slope)
         if larger[larger.argmin()] > rounding:  # no slope vanishes but on the support: the solution is unique
@@ -128,7 +128,8 @@ def smallest(
         return found
     face, part = _longest(H, found, face, norms, resolution)
     values, vectors = np.linalg.eigh(H.take(face, 0).take(face, 1))
-    null = vectors[:, values <= resolution**2 / 16.0]  # well below what angles that are resolved make of them
+    # Well below what angles that are resolved make of them, and above the rounding of the cosines.
+    null = vectors[:, values <= resolution**2 / (16.0 if resolution < 1e-5 else 4.0)]
     N = null @ null.T
     x0 = part - N @ part
     shortest = np.zeros_like(a)

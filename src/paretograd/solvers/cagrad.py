@@ -14,11 +14,14 @@ from paretograd.solvers.lapack import solve_spd
 from paretograd.solvers.min_norm import MinNorm, min_norm_point
 from paretograd.solvers.nonneg_qp import largest, solve_nonneg_qp
 
+#: A hull closer to zero than this, in units of the resolution, is as good as stationary: rows of float32 may be so.
+_STILL = 0.3
+
 #: Norms further apart than this hide from a combination of least length that longer gradients cancel.
 _SPREAD = 1e3
 
 
-def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
+def conflict_averse_point(unit: UnitGramian, u: Array, c: float, *, least: bool = False) -> Projection:
     """Maximise ``min_k <d, g_k>`` over ``|d - g0| <= c |g0|`` with ``g0 = J.T u``; d = J.T weights.
 
     For a level t, the point of ``{d : J d >= t}`` nearest to g0 is ``g0 + J.T a`` with ``a >= 0`` from the same
@@ -31,7 +34,7 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
     """
     if c == 0.0 or not len(unit.norms):
         return Projection(u, 0.0, 0)
-    at_zero = project_dual_cone(unit, u)
+    at_zero = project_dual_cone(unit, u, least=least)
     C, norms = unit.C, unit.norms
     top = float(norms.max())
     pull = unit.restrict(u) * (norms / top)  # weights of the unit gradients in g0 / top
@@ -45,14 +48,15 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float) -> Projection:
     nearest = min_norm_point(unit)
     if distance_at_zero <= radius:
         shortest, size = _length(unit, nearest)
-        if nearest.stationary or shortest <= unit.resolution * size or _cancels(unit):
+        if nearest.stationary or shortest <= _STILL * unit.resolution * size or _cancels(unit):
             return at_zero
         gamma = shortest / float(norms.min())
         low, high = 0.0, 2.0 * (1.0 + c) / c * radius * gamma
     else:
         low, high = float((base / tilt).min()), 0.0
     solution, steps = _best_level(C, base, tilt, radius, low, high, unit.resolution)
-    solution = smallest(C, solution, norms, unit.resolution)
+    if least:
+        solution = smallest(C, solution, norms, unit.resolution)
     weights = u + unit.expand(solution.a * (top / norms))
     used = at_zero.steps + nearest.steps + steps
     return Projection(weights, solution.residual, used, 1.0 + largest(solution.a))
@@ -70,7 +74,7 @@ def _cancels(unit: UnitGramian) -> bool:
         return False
     alike = unit._replace(norms=np.ones_like(unit.norms))
     shortest, size = _length(alike, min_norm_point(alike))
-    return shortest <= unit.resolution * size
+    return shortest <= _STILL * unit.resolution * size
 
 
 def _best_level(

@@ -25,7 +25,7 @@ class Projection(NamedTuple):
     growth: float = 1.0
 
 
-def project_dual_cone(unit: UnitGramian, u: Array) -> Projection:
+def project_dual_cone(unit: UnitGramian, u: Array, *, least: bool = False) -> Projection:
     """Project ``J.T u`` onto the dual cone: ``min v'Gv  subject to  v >= u`` (prop. PS_proj).
 
     With v = u + a this is ``min a'Ga/2 + (Gu)'a, a >= 0``. Row norms only rescale u and a: the unit
@@ -34,6 +34,7 @@ def project_dual_cone(unit: UnitGramian, u: Array) -> Projection:
     Args:
         unit: the Gramian.
         u: weights, shape ``(m,)``.
+        least: ask for the smallest weights where they are not unique.
     """
     C, norms = unit.C, unit.norms
     scaled = unit.restrict(u) * norms
@@ -44,14 +45,16 @@ def project_dual_cone(unit: UnitGramian, u: Array) -> Projection:
     q = C @ scaled
     if q.min() >= 0.0:
         return Projection(u, 0.0, 0)
-    found = smallest(C, solve_nonneg_qp(C, q, unit.resolution), norms, unit.resolution)
+    found = solve_nonneg_qp(C, q, unit.resolution)
+    if least:
+        found = smallest(C, found, norms, unit.resolution)
     weights = u + unit.expand(found.a * (size / norms))
     return Projection(weights, found.residual, found.steps, 1.0 + largest(found.a))
 
 
 def project_gradients(unit: UnitGramian) -> Projection:
     """Project every gradient onto the dual cone: row k of the weights, shape ``(m, m)``, is for gradient k."""
-    added, residual, steps, growth = _additions(unit)
+    added, residual, steps, growth = _additions(unit, least=False)
     V = np.eye(unit.m)
     if steps:
         added *= unit.norms[:, None]
@@ -60,9 +63,9 @@ def project_gradients(unit: UnitGramian) -> Projection:
     return Projection(V, residual, steps, growth)
 
 
-def project_and_average(unit: UnitGramian, u: Array) -> Projection:
+def project_and_average(unit: UnitGramian, u: Array, *, least: bool = False) -> Projection:
     """The projections of all gradients, weighted by ``u`` and summed."""
-    added, residual, steps, growth = _additions(unit)
+    added, residual, steps, growth = _additions(unit, least)
     if not steps:
         return Projection(u, 0.0, 0)
     # Gradient k is u_k |g_k| times its unit vector, and so is what its projection adds.
@@ -71,11 +74,11 @@ def project_and_average(unit: UnitGramian, u: Array) -> Projection:
     return Projection(u + unit.expand(extra), residual, steps, growth)
 
 
-def _additions(unit: UnitGramian) -> tuple[Array, float, int, float]:
+def _additions(unit: UnitGramian, least: bool) -> tuple[Array, float, int, float]:
     """For every unit gradient k, ``a >= 0`` such that its projection is ``J.T (e_k + a)`` in unit gradients."""
     flat = unit.C.ravel()
     if not len(flat) or flat[flat.argmin()] >= 0.0:
         return unit.C, 0.0, 0, 1.0
-    added, residual, steps = solve_shared_qps(unit.C, None, unit.norms, unit.resolution)
+    added, residual, steps = solve_shared_qps(unit.C, None, unit.resolution, unit.norms if least else None)
     flat = added.ravel()
     return added, residual, steps, 1.0 + float(flat[flat.argmax()])

@@ -23,14 +23,16 @@ from paretograd.solvers.nonneg_qp import TOL, TRUSTED, is_resolved, largest
 _MASKED = 12
 
 
-def solve_shared_qps(H: Array, U: Array | None, norms: Array, resolution: float) -> tuple[Array, float, int]:
+def solve_shared_qps(
+    H: Array, U: Array | None, resolution: float, norms: Array | None = None
+) -> tuple[Array, float, int]:
     """Minimise ``a'Ha/2 + u'Ha`` over ``a >= 0`` for every row u of U.
 
     Args:
         H: positive semidefinite with unit diagonal, shape ``(m, m)``.
         U: shape ``(k, m)``; None for the identity.
-        norms: of the gradients; where solutions are not unique, long gradients are preferred.
         resolution: of the matrix, see `UnitGramian`.
+        norms: of the gradients, to ask for the smallest of solutions that are not unique; None for any of them.
 
     Returns:
         the solutions, shape ``(k, m)``; their largest violation of the optimality conditions; the number of rounds.
@@ -42,7 +44,7 @@ def solve_shared_qps(H: Array, U: Array | None, norms: Array, resolution: float)
     for k in left:
         found = active_set(H, Q[k], resolution, guess[k])
         A[k], residual, rounds = found.a, max(residual, found.residual), rounds + found.steps
-    if not regular:
+    if norms is not None and not regular:
         _make_smallest(H, Q, U, A, norms, resolution)
     return A, residual, rounds
 

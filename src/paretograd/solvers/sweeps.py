@@ -72,7 +72,7 @@ class Limit(NamedTuple):
     reached: bool
 
 
-def sweep_to_limit(C: Array, norms: Array, resolution: float) -> Limit:
+def sweep_to_limit(C: Array, resolution: float) -> Limit:
     """Sweep in order until the half-spaces that are touched stay the same, and project what is left.
 
     That they stay the same for some sweeps does not mean that they will: the projection has to agree with them.
@@ -92,11 +92,11 @@ def sweep_to_limit(C: Array, norms: Array, resolution: float) -> Limit:
         if not touched.any():
             break
         if same >= 8 and steps >= check:
-            left = _Left.of(C, sweep, norms, resolution)
+            left = _Left.of(C, sweep, resolution)
             if left.agrees(C, touched, resolution):
                 return left.limit(sweep, steps)
             check = 2 * steps
-    return _Left.of(C, sweep, norms, resolution).limit(sweep, steps, reached=steps < most)
+    return _Left.of(C, sweep, resolution).limit(sweep, steps, reached=steps < most)
 
 
 class _Left(NamedTuple):
@@ -109,12 +109,12 @@ class _Left(NamedTuple):
     growth: float = 1.0
 
     @classmethod
-    def of(cls, C: Array, sweep: Sweep, norms: Array, resolution: float) -> _Left:
+    def of(cls, C: Array, sweep: Sweep, resolution: float) -> _Left:
         """Project; nothing is added to gradients that do not conflict."""
         if not sweep.slopes.min(initial=0.0) < 0.0:
             return cls(np.zeros_like(C), sweep.slopes)
         size = sweep.coefficients.max(axis=1, keepdims=True)
-        found, residual, rounds = solve_shared_qps(C, sweep.coefficients / size, norms, resolution)
+        found, residual, rounds = solve_shared_qps(C, sweep.coefficients / size, resolution)
         added = found * size
         return cls(added, sweep.slopes + added @ C, residual, rounds, 1.0 + float(found.max()))
 
