@@ -27,7 +27,7 @@ def _weights_if_independent(unit: UnitGramian) -> Array | None:
 def _spectrum(unit: UnitGramian) -> tuple[Array, Array]:
     """Eigenvalues of C that count as positive, and their vectors: one decision of rank for every order of the rows."""
     values, vectors = np.linalg.eigh(unit.C)
-    kept = values > max((unit.resolution / 3.0) ** 2, len(values) * unit.eps)
+    kept = values > max(unit.resolution**2, len(values) * unit.eps)
     return values[kept], vectors[:, kept]
 
 

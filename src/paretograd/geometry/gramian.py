@@ -25,9 +25,9 @@ _SMALL = 1 << 14
 #: A sum of m cosines, each a product of two or three factors, is off by a few units of float64 for each.
 _ROUNDING = 4e-16
 
-#: Some units of float32: unit gradients that differ by less may be equal but for the rounding of their rows. A float64
-#: Gramian knows this angle to five digits.
-_LEAST_ANGLE = 3e-6
+#: Ten units of float32: unit gradients that differ by less may be equal but for the rounding of their rows. A float64
+#: Gramian knows this angle to three digits or four.
+_LEAST_ANGLE = 1e-6
 
 #: Rounding of float32, and squared norms between which its products keep their digits.
 _FLOAT32 = 1.2e-7

@@ -27,8 +27,11 @@ _EPS = 4e-16
 #: Gradients so many times shorter than others on the same face get no weight if the others do without them.
 _SHORTER = 1e3
 
-#: How often a vector that was dropped may come back.
+#: How often a vector that was dropped may come back, or one whose slope may be noise replace others.
 _TIMES = 3
+
+#: How much larger than the others a multiplier may become for the sake of a slope that may be noise.
+_FAR = 10.0
 
 #: Slopes below this vanish but for the rounding of float32 rows.
 _SLOPE = 1e-6
@@ -63,6 +66,7 @@ def active_set(
     """
     m = len(q)
     active, a, refused = _Active(H, resolution), np.zeros(m), np.zeros(m, dtype=bool)
+    exchanged = np.zeros(m, dtype=int)
     if guess is not None and guess.any():
         active.begin(guess.nonzero()[0])
         _settle(active, q, a)
@@ -77,11 +81,10 @@ def active_set(
             break
         if not active.append(entering, a):
             # Slopes inherit the rounding of the multipliers, which the distances between active vectors magnify.
-            if slope[entering] >= -max(noise, _EPS * float(a.max()) / resolution):
-                refused[entering] = True
-                continue
-            if not _exchange(active, entering, a):
-                if not bounded:
+            small = slope[entering] >= -max(noise, _EPS * float(a.max()) / resolution)
+            exchanged[entering] += small
+            if exchanged[entering] > _TIMES or not _exchange(active, entering, a, _FAR if small else math.inf):
+                if not (bounded or small):
                     return NonnegSolution(a, slope, math.inf, steps)
                 refused[entering] = True
                 continue
@@ -193,7 +196,8 @@ class _Active:
             )  # squared distance; an active vector's is left / combination^2
             if not left >= self._least:
                 return False
-            shares = np.abs(combination)
+            # Active vectors lie in that span if they are ten times closer, as others in turn make them closer.
+            shares = 0.1 * np.abs(combination)
             if not len(shares) or left >= self._least * float(shares.max()) ** 2:
                 break
             near = np.where(left < self._least * shares**2, a[self.rows], np.inf)
@@ -262,10 +266,11 @@ def _walk(active: _Active, q: Array, a: Array) -> bool:
     return moved
 
 
-def _exchange(active: _Active, entering: int, a: Array) -> bool:
+def _exchange(active: _Active, entering: int, a: Array, reach: float) -> bool:
     """Let a vector replace active ones of which it is a combination, moving ``a`` along the null vector.
 
-    The combination ``J.T a`` stays the same, the linear term falls. Returns False if nothing stops the fall.
+    The combination ``J.T a`` stays the same, the linear term falls. Returns False if nothing stops the fall, or only a
+    multiplier that is ``reach`` times larger than those there are.
     """
     while not active.append(entering, a):
         combination = active.combination(entering)
@@ -275,6 +280,8 @@ def _exchange(active: _Active, entering: int, a: Array) -> bool:
         rows = active.rows
         room = np.where(falling, a[rows] / np.where(falling, combination, 1.0), np.inf)
         step = float(room.min())
+        if step * max(1.0, float(np.abs(combination).max())) > reach * (1.0 + float(a.max())):
+            return False
         gone = room <= step
         a[rows] = np.where(gone, 0.0, np.maximum(a[rows] - step * combination, 0.0))
         a[entering] += step

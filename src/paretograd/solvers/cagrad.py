@@ -14,9 +14,6 @@ from paretograd.solvers.lapack import solve_spd
 from paretograd.solvers.min_norm import MinNorm, min_norm_point
 from paretograd.solvers.nonneg_qp import largest, solve_nonneg_qp
 
-#: A hull closer to zero than this, in units of the resolution, is as good as stationary: rows of float32 may be so.
-_STILL = 0.3
-
 #: Norms further apart than this hide from a combination of least length that longer gradients cancel.
 _SPREAD = 1e3
 
@@ -48,7 +45,7 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float, *, least: bool 
     nearest = min_norm_point(unit)
     if distance_at_zero <= radius:
         shortest, size = _length(unit, nearest)
-        if nearest.stationary or shortest <= _STILL * unit.resolution * size or _cancels(unit):
+        if nearest.stationary or shortest <= unit.resolution * size or _cancels(unit):
             return at_zero
         gamma = shortest / float(norms.min())
         low, high = 0.0, 2.0 * (1.0 + c) / c * radius * gamma
@@ -74,7 +71,7 @@ def _cancels(unit: UnitGramian) -> bool:
         return False
     alike = unit._replace(norms=np.ones_like(unit.norms))
     shortest, size = _length(alike, min_norm_point(alike))
-    return shortest <= _STILL * unit.resolution * size
+    return shortest <= unit.resolution * size
 
 
 def _best_level(

@@ -26,7 +26,7 @@ ALL: dict[str, Family] = FAMILIES | HARD
 #: Singular values of unit rows below this are zero: they are rounding.
 _DEPENDENT = 1e-13
 #: A third of the angle below which a Gramian's rows count as dependent.
-LEAST_ANGLE = 1e-6
+LEAST_ANGLE = 3e-7
 #: Direction errors that are allowed, relative to the longest gradient, for rows known to float32 and to float64.
 SINGLE, DOUBLE = 1e-5, 1e-7
 
@@ -127,7 +127,7 @@ class Input:
         """How far a direction may be from the exact answer of a problem, relative to the longest gradient.
 
         Rounding of float32 rows enters as eps / angle. Rounding of a float64 Gramian enters as 1e-14 / angle^2, down to
-        angles of 3e-6, below which rows count as dependent: then the answer of some rows within 1e-5 is right.
+        angles of 1e-6, below which rows count as dependent: then the answer of some rows within 1e-5 is right.
         """
         angle = self.angles[which]
         if angle < LEAST_ANGLE or (self.angle < SAFE_ANGLE and which > 0):
