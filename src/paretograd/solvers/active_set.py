@@ -194,7 +194,8 @@ class _Active:
             left = float(
                 self._H[k, k] - along.dot(along)
             )  # squared distance; an active vector's is left / combination^2
-            if not left >= self._least:
+            # A difference of squares, whose rounding grows with the square of the coefficients.
+            if not left >= max(self._least, 1e-14 * float(np.abs(combination).max(initial=0.0)) ** 2):
                 return False
             # Active vectors lie in that span if they are ten times closer, as others in turn make them closer.
             shares = 0.1 * np.abs(combination)
