@@ -51,8 +51,9 @@ def active_set(
 ) -> NonnegSolution:
     """Lawson and Hanson's method on a factor that reveals the rank of the active gradients.
 
-    The objective falls with every step, so that the method ends. Its path depends on slopes alone, not on the order
-    of the objectives (ties to rounding apart).
+    The objective falls with every step but those that drop a vector, whose number is limited, so that the method ends;
+    ten steps for each objective, and fifty, are the most in any case. Its path depends on slopes alone, not on the
+    order of the objectives (ties to rounding apart).
 
     Args:
         H: inner products of vectors of norm about one, shape ``(m, m)``.
@@ -96,6 +97,8 @@ def active_set(
             refused[:] = False
         else:
             refused[entering] = True
+    else:  # the last step moved a: the residual is that of the answer
+        slope = H.dot(a) + q
     wrong = np.where(a > 0.0, np.abs(slope), np.maximum(-slope, 0.0))
     refused |= active.dropped > 0
     wrong[refused & (wrong <= noise)] = 0.0
