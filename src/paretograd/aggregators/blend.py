@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -79,8 +79,14 @@ class Blend(Aggregator):
             yield
 
     def _answer(self, G: Array, eps: float) -> Outcome:
+        return self._blend(lambda rule: rule._answer(G, eps))
+
+    def _least_answer(self, G: Array, eps: float) -> Outcome:
+        return self._blend(lambda rule: rule._least_answer(G, eps))
+
+    def _blend(self, ask: Callable[[Aggregator], Outcome]) -> Outcome:
         with self.one_step():  # of all parts, or of none if one of them fails
-            outcomes = [rule._answer(G, eps) for rule in self.aggregators]
+            outcomes = [ask(rule) for rule in self.aggregators]
         weights = np.einsum("j,jk->k", self.weights_of_rules, np.stack([outcome.weights for outcome in outcomes]))
         return Outcome(
             weights,

@@ -136,5 +136,8 @@ class ConFIG(GramianAggregator):
         length = float(unit.norms @ slopes)
         if abs(length) <= _rounding(unit) * float(unit.norms @ np.abs(slopes)):
             return Outcome(np.zeros(unit.m), Status.OPTIMAL, 0.0, 1)
-        y = vectors @ (shares / values) * (length / float(shares @ (shares / values)))
+        y = vectors @ (shares / values)
+        # A coefficient that is rounding would become the largest weight if its gradient is by far the shortest.
+        y[np.abs(y) <= min(_rounding(unit), 8.0 * unit.eps / float(values.min())) * np.abs(y).max()] = 0.0
+        y *= length / float(shares @ (shares / values))
         return Outcome(unit.expand(y / unit.norms), Status.OPTIMAL, 0.0, 1)

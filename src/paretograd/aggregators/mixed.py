@@ -138,6 +138,9 @@ class Mixed(Aggregator):
     def _answer(self, G: Array, eps: float) -> Outcome:
         return self._act(lambda rule: rule._answer(G, eps))
 
+    def _least_answer(self, G: Array, eps: float) -> Outcome:
+        return self._act(lambda rule: rule._least_answer(G, eps))
+
     def solve(self, gramian: Tensor) -> Solution:
         return self._act(lambda rule: rule.solve(gramian))
 

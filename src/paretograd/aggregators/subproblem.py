@@ -211,18 +211,18 @@ class Subproblem(Aggregator):
             return f"Not covered by Theorem 4, which needs: {'; '.join(broken)}."
         return "" if self.s.sums_to_one_at_least else "The rate needs beta |lambda|_1 bounded away from zero."
 
-    def _find(self, G: Array, eps: float) -> tuple[Found, Status]:
+    def _find(self, G: Array, eps: float, *, least: bool = False) -> tuple[Found, Status]:
         unit = unit_gramian(G, eps)
         self._hypotheses(unit.m)
-        found, status = self._attempt(G, unit)
+        found, status = self._attempt(G, unit, least)
         if status is Status.INACCURATE:
             repaired = unit.nearest_semidefinite()
             if repaired is not None:
-                return self._attempt(repaired.gramian(), repaired)
+                return self._attempt(repaired.gramian(), repaired, least)
         return found, status
 
-    def _attempt(self, G: Array, unit: UnitGramian) -> tuple[Found, Status]:
-        found = solve_subproblem(self.s, self.r, G, unit)
+    def _attempt(self, G: Array, unit: UnitGramian, least: bool) -> tuple[Found, Status]:
+        found = solve_subproblem(self.s, self.r, G, unit, least=least)
         if found.stationary:
             return found, Status.STATIONARY
         status = status_of(found.residual, unit.m)
@@ -231,8 +231,10 @@ class Subproblem(Aggregator):
         return found, status
 
     def _answer(self, G: Array, eps: float) -> Outcome:
-        found, status = self._find(G, eps)
-        return Outcome(found.weights, status, found.residual, found.steps)
+        return _outcome(*self._find(G, eps))
+
+    def _least_answer(self, G: Array, eps: float) -> Outcome:
+        return _outcome(*self._find(G, eps, least=True))
 
     def _solution(self, G: Array, eps: float, like: Tensor) -> Solution:
         found, status = self._find(G, eps)
@@ -256,3 +258,7 @@ class Subproblem(Aggregator):
 
     def __repr__(self) -> str:
         return f"Subproblem(s={self.s!r}, r={self.r!r})"
+
+
+def _outcome(found: Found, status: Status) -> Outcome:
+    return Outcome(found.weights, status, found.residual, found.steps)

@@ -21,6 +21,9 @@ from paretograd.solvers.lapack import is_regular, pivoted_cholesky, solve_triang
 #: Rounding of a slope, for each unit of the multipliers that it sums.
 _ROUNDING = 4e-15
 
+#: Rounding of a squared distance from a span, for each unit of the squared coefficients: forty times what was seen.
+_LEFT = 1e-15
+
 #: Rounding of float64, twice.
 _EPS = 4e-16
 
@@ -194,18 +197,16 @@ class _Active:
         """
         while True:
             along, combination = self._basis(k)
-            left = float(
-                self._H[k, k] - along.dot(along)
-            )  # squared distance; an active vector's is left / combination^2
-            # A difference of squares, whose rounding grows with the square of the coefficients.
-            if not left >= max(self._least, 1e-14 * float(np.abs(combination).max(initial=0.0)) ** 2):
+            squares = combination**2
+            # The squared distance of k from the span of the others; that of active vector j is left / squares[j].
+            left = float(self._H[k, k] - along.dot(along))
+            if not left >= max(self._least, _LEFT * float(squares.max(initial=0.0))):
                 return False
             # Active vectors lie in that span if they are ten times closer, as others in turn make them closer.
-            shares = 0.1 * np.abs(combination)
-            if not len(shares) or left >= self._least * float(shares.max()) ** 2:
+            near = left < 0.01 * self._least * squares
+            if not near.any():
                 break
-            near = np.where(left < self._least * shares**2, a[self.rows], np.inf)
-            gone = int(near.argmin())
+            gone = int(np.where(near, a[self.rows], np.inf).argmin())
             self.dropped[self.rows[gone]] += 1
             self.remove(np.arange(len(near)) == gone)
         p = len(self.rows)

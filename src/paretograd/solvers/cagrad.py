@@ -125,10 +125,14 @@ def _quadratic_step(
     rows = np.flatnonzero(free)
     if not len(rows):
         return None
-    p = solve_spd(C[np.ix_(rows, rows)], tilt[rows])
+    largest_tilt = float(tilt[rows].max())
+    tilted = tilt[rows] / largest_tilt  # so that no square underflows
+    p = solve_spd(C[np.ix_(rows, rows)], tilted)
     if p is None:
         return None
-    A, slope = float(p @ tilt[rows]), float(a[rows] @ tilt[rows])  # |a + s p|^2 = A s^2 + 2 slope s + distance^2
+    A, slope = float(p @ tilted), float(a[rows] @ tilted)  # |a + s p|^2 = A s^2 + 2 slope s + distance^2
     gap = (distance - radius) * (distance + radius)
     root = slope * slope - A * gap
-    return -gap / (slope + math.sqrt(root)) if root >= 0.0 and slope + math.sqrt(root) > 0.0 else None
+    if not (root >= 0.0 and slope + math.sqrt(root) > 0.0):
+        return None
+    return -gap / (slope + math.sqrt(root)) / largest_tilt

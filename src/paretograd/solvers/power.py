@@ -230,6 +230,7 @@ def _fall(change: Array) -> Array:
 def _error(C: Array, magnitude: Array, beta: float, target: Array, z: Array) -> float:
     w = np.exp(z)
     right = np.exp(np.minimum(target - beta * z, -_FLOOR))
-    errors = np.abs(C @ w - right) / (magnitude @ w)
-    errors[z <= _FLOOR] = 0.0
+    lack = right - C @ w
+    # A weight that is zero in effect asks for a slope of at least this; a larger one makes it smaller still.
+    errors = np.where(z <= _FLOOR, lack, np.abs(lack)) / (magnitude @ w)
     return float(errors.max())

@@ -18,6 +18,9 @@ _GATHERED = 48
 #: the same; next to stationary points it may take thousands, and for many gradients a sweep takes milliseconds.
 _MOST, _LEAST = 10_000, 64
 
+#: Lifts and slopes below this are zero: what they add to coefficients of at least one is rounding.
+_NOTHING = 1e-13
+
 
 class Sweep(NamedTuple):
     """Treated gradients: row k holds the coefficients of gradient k's current version, and its slopes."""
@@ -75,7 +78,8 @@ class Limit(NamedTuple):
 def sweep_to_limit(C: Array, resolution: float) -> Limit:
     """Sweep in order until the half-spaces that are touched stay the same, and project what is left.
 
-    That they stay the same for some sweeps does not mean that they will: the projection has to agree with them.
+    That they stay the same for some sweeps does not mean that they will: the projection has to agree with them, and so
+    has a forecast of the sweeps to come.
     """
     sweep, steps, same, check = Sweep.start(C), 0, 0, 8
     active = np.zeros_like(C, dtype=bool)
@@ -85,7 +89,8 @@ def sweep_to_limit(C: Array, resolution: float) -> Limit:
         steps += 1
         # Projections by less than rounding come and go without end where gradients are opposite.
         rounding = 1e-14 * after.coefficients.max(axis=1, keepdims=True)
-        touched = after.coefficients - sweep.coefficients > rounding
+        lifts = after.coefficients - sweep.coefficients
+        touched = lifts > rounding
         sweep = after
         same = same + 1 if (touched == active).all() else 0
         active = touched
@@ -93,7 +98,7 @@ def sweep_to_limit(C: Array, resolution: float) -> Limit:
             break
         if same >= 8 and steps >= check:
             left = _Left.of(C, sweep, resolution)
-            if left.agrees(C, touched, resolution):
+            if left.agrees(C, touched, resolution) and _stay(C, sweep, lifts, touched):
                 return left.limit(sweep, steps)
             check = 2 * steps
     return _Left.of(C, sweep, resolution).limit(sweep, steps, reached=steps < most)
@@ -139,3 +144,34 @@ class _Left(NamedTuple):
             if move @ C @ move > resolution**2:
                 return False
         return True
+
+
+def _stay(C: Array, sweep: Sweep, lifts: Array, touched: NDArray[np.bool_]) -> bool:
+    """Return True if sweeps that go on touch the half-spaces that the last one touched, and no others.
+
+    Two half-spaces that are touched in turn always will be: each lift is the last one times the cosine.
+    """
+    busy = (np.count_nonzero(touched, axis=1) > 2) & (lifts.max(axis=1) > _NOTHING)
+    return all(_row_stays(C, sweep.slopes[k], lifts[k], touched[k]) for k in busy.nonzero()[0])
+
+
+def _row_stays(C: Array, slopes: Array, lifts: Array, touched: NDArray[np.bool_]) -> bool:
+    """The same for one gradient. Next lifts are a Gauss-Seidel step: ``(I + L) next = -L' last, C = I + L + L'``."""
+    rows, others = np.flatnonzero(touched), np.flatnonzero(~touched)
+    L = np.tril(C[np.ix_(rows, rows)], -1)
+    power = np.linalg.solve(np.eye(len(rows)) + L, -L.T)
+    block = (power @ lifts[rows])[:, None]
+    for _ in range(5):  # 32 sweeps at a time, one column each
+        block = np.hstack([block, power @ block])
+        power = power @ power
+    met = C[np.ix_(others, rows)]
+    before = met * (rows < others[:, None])  # what half-spaces see of the sweep in which it is their turn
+    slope = slopes[others][:, None]
+    for _ in range(_MOST // block.shape[1]):
+        moved = slope + met @ np.cumsum(block, axis=1)
+        if min(block.min(), (moved - (met - before) @ block).min(initial=0.0)) < -_NOTHING:
+            return False
+        if block[:, -1].max() <= _NOTHING:
+            break
+        slope, block = moved[:, -1:], power @ block
+    return True

@@ -76,7 +76,7 @@ class NonConflicting(Linear):
 
     def dual(self, problem: Quadratic) -> DualPoint:
         shift = 0.0 if problem.center is None else problem.center.weights / problem.beta
-        found = project_dual_cone(problem.unit, self._weights(problem.unit.m) + shift)
+        found = project_dual_cone(problem.unit, self._weights(problem.unit.m) + shift, least=problem.least)
         return DualPoint(found.weights - shift, 0.0, found.residual / found.growth, found.steps)
 
     def __repr__(self) -> str:

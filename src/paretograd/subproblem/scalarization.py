@@ -40,12 +40,14 @@ class Quadratic(NamedTuple):
         unit: the same, as cosines and norms.
         beta: a positive number.
         center: where the regularizer is centred, whose slopes are x0; None for the origin.
+        least: ask for the smallest multipliers where they are not unique.
     """
 
     G: Array
     unit: UnitGramian
     beta: float
     center: Center | None
+    least: bool = False
 
     @property
     def slopes(self) -> Array:

@@ -44,12 +44,14 @@ class Found(NamedTuple):
     stationary: bool
 
 
-def solve_subproblem(s: Scalarization, r: Regularizer, G: Array, unit: UnitGramian) -> Found:
+def solve_subproblem(s: Scalarization, r: Regularizer, G: Array, unit: UnitGramian, *, least: bool = False) -> Found:
     """``argmin over d of s(J d) + r(|d|)`` (eq. sd-conic), from the Gramian alone.
 
     The optimum has ``d = beta J.T lambda`` with ``rho = |J.T lambda|`` and ``beta = r*'(rho) / rho``. For a given beta
     the problem in lambda is the quadratic one that each s solves; its rho falls as beta grows, so that one number is
     left to find, and none where beta is constant or lambda does not depend on it.
+
+    With ``least``, lambda is the smallest of those that give the same direction.
     """
     s = s.at(G)
     r, center = r.bind(G)
@@ -59,19 +61,19 @@ def solve_subproblem(s: Scalarization, r: Regularizer, G: Array, unit: UnitGrami
     if not len(unit.norms):  # every direction is as good as zero
         return Found(np.zeros(unit.m), np.zeros(unit.m), 0.0, 0.0, 0.0, 0, stationary=True)
     if r.beta is not None:
-        point = s.dual(Quadratic(G, unit, r.beta, center))
+        point = s.dual(Quadratic(G, unit, r.beta, center, least))
         return _answer(s, G, center, point, r.beta, point.steps)
     if s.homogeneous and center is None:
-        point = s.dual(Quadratic(G, unit, 1.0, None))
+        point = s.dual(Quadratic(G, unit, 1.0, None, least))
         rho = cones.norm(G, point.multipliers)
         zero = point.stationary or rho == 0.0
         return _answer(s, G, None, point, 0.0 if zero else r.length(rho) / rho, point.steps)
-    point, beta, steps = _search(s, r, G, unit, center)
+    point, beta, steps = _search(s, r, G, unit, center, least)
     return _answer(s, G, center, point, beta, steps)
 
 
 def _search(
-    s: Scalarization, r: Regularizer, G: Array, unit: UnitGramian, center: Center | None
+    s: Scalarization, r: Regularizer, G: Array, unit: UnitGramian, center: Center | None, least: bool
 ) -> tuple[DualPoint, float, int]:
     """The root of ``log(beta rho) - log r*'(rho)``, which grows with ``log beta``."""
     from scipy.optimize import brentq
@@ -81,7 +83,7 @@ def _search(
     @cache  # the ends of the bracket are asked for again, by the check below and by the root finder
     def excess(log_beta: float) -> float:
         beta = math.exp(log_beta)
-        points[log_beta] = point = s.dual(Quadratic(G, unit, beta, center))
+        points[log_beta] = point = s.dual(Quadratic(G, unit, beta, center, least))
         rho = cones.norm(G, point.multipliers)
         if rho == 0.0:
             return -math.inf

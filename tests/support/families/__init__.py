@@ -123,6 +123,7 @@ _HARD_ROWS = [
         min_m=2,
         ideals=cancelling.ideal_dependent,
     ),
+    Family("crowd", cancelling.crowd, stationary="maybe", min_m=3, min_n=2),
     Family("gaussian_single", cancelling.gaussian_single, stationary="maybe"),
     Family("small_integers", extreme.small_integers, stationary="maybe"),
     Family("signs", extreme.signs, stationary="maybe"),

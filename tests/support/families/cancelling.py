@@ -17,7 +17,7 @@ from fractions import Fraction
 import torch
 from torch import Generator, Tensor
 
-from .family import Rows, generator, integers, normal, uniform
+from .family import Rows, generator, integers, normal, shuffled, uniform
 
 #: Angles of at least this much are resolved: rounding of a float64 Gramian enters a direction as 1e-16 / angle^2.
 SAFE_ANGLE = 1e-5
@@ -171,3 +171,12 @@ def ideal_nearly_parallel(m: int, n: int, seed: int) -> list[Rows]:
 def gaussian_single(m: int, n: int, seed: int) -> Tensor:
     """Gaussian entries rounded to float32: rows as they come from a network, with nothing special about them."""
     return _single(generator(m, n, seed), m, n)
+
+
+def crowd(m: int, n: int, seed: int) -> Tensor:
+    """Rows close to each other, as of clients that agree, and one nearly opposite to the first."""
+    rng = generator(m, n, seed)
+    spread, angle = (float(10 ** uniform(rng, low, -0.5, 1)) for low in (-2.0, -4.0))
+    J = normal(rng, n) + spread * normal(rng, m, n)
+    J[1] = -(J[0] + angle * normal(rng, n))
+    return shuffled(rng, J)

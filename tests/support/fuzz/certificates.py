@@ -74,15 +74,14 @@ def _claims(scene: Scene, certificate: pg.StepCertificate, w: Array, found: Sum)
         if certificate.in_hull:
             yield Check("hull", abs(math.fsum(w) - 1.0) / _ROUNDING, weights)
     yield from _brackets(certificate, found, scene)
-    if scene.given.m <= 5:
-        problem, (low, high) = scene.stored, certificate.gamma_bracket
-        gamma = math.ldexp(problem.gamma, problem.exponent + scene.given.enlargement)
-        yield Check(
-            "gamma", low / gamma / (1.0 + _ROUNDING) if gamma else float(low > 0.0) * 2.0, f"{gamma:.3e} < {low:.3e}"
-        )
-        yield Check(
-            "gamma", gamma / high / (1.0 + _ROUNDING) if high else float(gamma > 0.0) * 2.0, f"{gamma:.3e} > {high:.3e}"
-        )
+    problem, (low, high) = scene.stored, certificate.gamma_bracket
+    gamma = math.ldexp(problem.gamma, problem.exponent + scene.given.enlargement)
+    yield Check(
+        "gamma", low / gamma / (1.0 + _ROUNDING) if gamma else float(low > 0.0) * 2.0, f"{gamma:.3e} < {low:.3e}"
+    )
+    yield Check(
+        "gamma", gamma / high / (1.0 + _ROUNDING) if high else float(gamma > 0.0) * 2.0, f"{gamma:.3e} > {high:.3e}"
+    )
 
 
 def _brackets(certificate: pg.StepCertificate, found: Sum, scene: Scene) -> Iterator[Check]:

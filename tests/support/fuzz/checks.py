@@ -83,8 +83,8 @@ class Scene:
 
     @cached_property
     def unit_gamma(self) -> float:
-        """Distance from 0 of the hull of the unit gradients; 0 for more rows than enumeration can take."""
-        if self.given.m > 5 or not (self.rows.norms > 0.0).all():
+        """Distance from 0 of the hull of the unit gradients."""
+        if not (self.rows.norms > 0.0).all():
             return 0.0
         problem = Problem(exact(torch.from_numpy(self.units)))
         return math.ldexp(problem.gamma, problem.exponent)
@@ -129,10 +129,10 @@ def _examine(scene: Scene, row: Row, depth: int, seed: int) -> Iterator[Check]:
     if not finite:
         return
     found = scene.rows.sum(w)
-    if _is_documented(row, given, solution):
-        return
+    if solution.status is pg.Status.INACCURATE and _is_power(row) and given.family == "scaled_150":
+        return  # docs/input.md states this limit
     yield _status(scene, solution, w, depth)
-    yield from _promises(scene, promise, w, found, 1e-6 if _is_spread_power(row, given) else CONFLICT)
+    yield from _promises(scene, promise, w, found)
     yield from _length(scene, row.id, found)
     if depth >= 1:
         judged = judge(row.id, given, found) if given.has_truth else None
@@ -145,15 +145,9 @@ def _examine(scene: Scene, row: Row, depth: int, seed: int) -> Iterator[Check]:
         yield from _powers(scene, row, promise, found, seed)
 
 
-def _is_spread_power(row: Row, given: Input) -> bool:
-    """Return True for rules of the power equation on norms many decades apart: docs/input.md states their limits."""
-    power = ("power-mean", "fairgrad", "pivrg", "nash-mtl", "subproblem(power", "mas-r")
-    return given.family.startswith("scaled_1") and row.id.startswith(power)
-
-
-def _is_documented(row: Row, given: Input, solution: pg.Solution) -> bool:
-    """Return True if such a rule says that it is not solved, as docs/input.md says it may."""
-    return solution.status is pg.Status.INACCURATE and _is_spread_power(row, given)
+def _is_power(row: Row) -> bool:
+    """Return True for rules of the power equation, and pools that hold one."""
+    return row.id.startswith(("power-mean", "fairgrad", "pivrg", "nash-mtl", "subproblem(power", "mas-r"))
 
 
 def _status(scene: Scene, solution: pg.Solution, w: Array, depth: int) -> Check:
@@ -168,7 +162,7 @@ def _status(scene: Scene, solution: pg.Solution, w: Array, depth: int) -> Check:
     return Check("status", 0.0)
 
 
-def _promises(scene: Scene, promise: pg.Guarantee, w: Array, found: Sum, cosine: float) -> Iterator[Check]:
+def _promises(scene: Scene, promise: pg.Guarantee, w: Array, found: Sum) -> Iterator[Check]:
     given, m = scene.given, scene.given.m
     zero = not w.any()
     if promise.in_cone:
@@ -186,7 +180,7 @@ def _promises(scene: Scene, promise: pg.Guarantee, w: Array, found: Sum, cosine:
     # Where <d, q> = |d|^2 makes a promise an equality, the error of the direction shows.
     blurred = (given.accuracy if given.is_rounded else given.blur) * scale
     if promise.non_conflicting:
-        slack = cosine * found.length + rounding
+        slack = CONFLICT * found.length + rounding
         if given.is_rounded or given.angle < 10.0 * SAFE_ANGLE:
             slack += 1e-5 * found.length + blurred
         worst = float(found.slopes.min())
@@ -197,7 +191,7 @@ def _promises(scene: Scene, promise: pg.Guarantee, w: Array, found: Sum, cosine:
         shares = np.exp2(logs - logs.max())  # phi_k |g_k| relative to the largest
         least = promise.alignment * found.length**2 * 2.0 ** min(found.exponent - float(logs.max()), 1000.0)
         along = float(shares @ found.slopes)
-        slack = 1e-9 * least + (rounding + blurred + (cosine - CONFLICT) * found.length) * float(shares.sum())
+        slack = 1e-9 * least + (CONFLICT * found.length + rounding + blurred) * float(shares.sum())
         yield Check("alignment", (least - along) / slack, f"<d, grad F> = {along:.3e}, c |d|^2 = {least:.3e}")
 
 
@@ -244,6 +238,13 @@ def _called(scene: Scene, row: Row, promise: pg.Guarantee, found: Sum) -> Iterat
     yield Check("sum", ratio(float(off), allowed), f"off by {off:.1e}")
 
 
+def _distance(found: Sum, other: Sum) -> float:
+    """Between two directions, in the unit of the first; infinite where that overflows."""
+    shift = max(0, other.exponent - found.exponent)
+    apart = _ldexp(other.d, other.exponent - found.exponent - shift) - _ldexp(found.d, -shift)
+    return float(_ldexp(np.linalg.norm(apart), shift))
+
+
 def _ldexp(values: Array, exponent: int | NDArray[np.int_]) -> Array:
     """``2^exponent`` times the values; infinite where that overflows."""
     with np.errstate(over="ignore", under="ignore"):
@@ -269,15 +270,17 @@ def _orders(scene: Scene, row: Row, promise: pg.Guarantee, found: Sum, seed: int
         back = np.empty(m)
         back[list(order)] = solved
         other = scene.rows.sum(back)
-        off = float(np.linalg.norm(_ldexp(other.d, other.exponent - found.exponent) - found.d))
-        terms = max(found.terms, math.ldexp(other.terms, other.exponent - found.exponent))
+        off = _distance(found, other)
+        terms = max(found.terms, float(_ldexp(np.float64(other.terms), other.exponent - found.exponent)))
         scale = min(terms, max(_scale(scene, promise, found), found.length))
-        allowed = 1e-9 * found.length + scene.given.accuracy * scale
+        # Below the angle at which projections take rows for dependent, power rules still tell them apart.
+        accuracy = max(scene.given.accuracy, scene.given.blur if _is_power(row) else 0.0)
+        allowed = 1e-9 * found.length + accuracy * scale
         # Directions that vanish but for the rounding of their terms, or next to the longest gradient, are zero.
         longest = float(scene.rows.lengths(found.exponent).max())
         both = all(
-            math.ldexp(one.length, one.exponent - found.exponent)
-            <= NEGLIGIBLE * max(longest, math.ldexp(one.terms, one.exponent - found.exponent))
+            _ldexp(np.float64(one.length), one.exponent - found.exponent)
+            <= NEGLIGIBLE * max(longest, float(_ldexp(np.float64(one.terms), one.exponent - found.exponent)))
             for one in (found, other)
         )
         excess = 0.0 if both else ratio(off, allowed)
@@ -298,6 +301,6 @@ def _powers(scene: Scene, row: Row, promise: pg.Guarantee, found: Sum, seed: int
     p = int(np.random.default_rng(seed).integers(low, high + 1))
     scaled = rule_of(row).solve(pg.gramian(torch.ldexp(scene.J, torch.tensor(p)))).weights.numpy()
     other = scene.rows.sum(_times_power(scaled, p * (1.0 - degree)))
-    off = float(np.linalg.norm(_ldexp(other.d, other.exponent - found.exponent) - found.d))
+    off = _distance(found, other)
     allowed = 1e-12 * found.length + max(1e-11, scene.given.blur) * found.terms
     yield Check("scaling", ratio(off, allowed), f"power {p}")

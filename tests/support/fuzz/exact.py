@@ -1,4 +1,4 @@
-"""Exact answers for a handful of objectives, by enumeration of supports in integers.
+"""Exact answers for a few objectives, in integers: by enumeration of supports, or by an active-set method.
 
 Rows are scaled to integers, so that their Gramian G is one of integers. For every linearly independent set S of rows
 the determinant and the adjugate of G_S are computed once, without fractions (Bareiss); an answer is the first, or the
@@ -6,6 +6,9 @@ smallest, support whose optimality conditions hold, and these are decided withou
 of a quadratic with rational coefficients, so that its numbers are p + q sqrt(D), whose signs are decided exactly, too.
 
 Answers are weights, in rationals. They cost a few milliseconds for m = 4, and four times as much for each row more.
+For more than `ENUMERATED` rows, projections and the point of least norm come from Lawson and Hanson's method. Without
+rounding it ends at the optimum: a row of negative slope is independent of the active ones, to which the current point
+is orthogonal.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from itertools import combinations, product
 
 Integers = list[int]
 Weights = list[Fraction]
+#: Rows whose supports are enumerated.
+ENUMERATED = 5
 _BITS = 300  # of a square root, where one is needed: far beyond what rounding to float64 can show
 
 
@@ -73,6 +78,8 @@ class Problem:
         """
         scale = math.lcm(*(x.denominator for x in u))
         b = [int(s * scale) for s in self._slopes(u)]
+        if self.m > ENUMERATED:
+            return [x + y / scale for x, y in zip(u, _nonnegative(self.G, b), strict=True)]
         best: tuple[float, Weights] | None = None
         for S, det, adjugate in self.faces:
             part = [-sum(x * b[k] for x, k in zip(row, S, strict=True)) for row in adjugate]
@@ -100,6 +107,9 @@ class Problem:
         H = [
             [g + tau for g in row] for row in self.G
         ]  # a constant on the simplex; affinely independent sets are enough
+        if self.m > ENUMERATED:
+            found = _nonnegative(H, [-tau] * self.m)
+            return [x / sum(found) for x in found]
         for S, _, adjugate in _invertible(H):
             y = [0] * self.m
             for k, row in zip(S, adjugate, strict=True):
@@ -156,12 +166,16 @@ class Problem:
     def cagrad(self, c: Fraction) -> Weights | None:
         """Weights of CAGrad's direction to 300 bits, the smallest; None if no set of tight rows determines it.
 
+        Also None for more than `ENUMERATED` rows.
+
         With the rows of A tight at the level t, ``d = g0 + J_A.T v`` and ``v = G_A^-1 (t 1 - J_A g0)``; the radius
         gives ``t = (h + sqrt(D)) / a`` with rational h, D and a.
         """
         u = [Fraction(1, self.m)] * self.m
         if c == 0:
             return u
+        if self.m > ENUMERATED:
+            return None
         slopes = self._slopes(u)
         radius = c * c * sum(slopes, Fraction(0)) / self.m  # squared
         projected = self.project(u)
@@ -253,6 +267,33 @@ def _invertible(G: list[Integers]) -> Iterator[tuple[tuple[int, ...], int, list[
                 singular.add(S)
             else:
                 yield S, *found
+
+
+def _nonnegative(H: list[Integers], q: Integers) -> Weights:
+    """The ``a >= 0`` that minimises ``a'Ha/2 + q'a``, a problem that is bounded below."""
+    m = len(q)
+    a, active = [Fraction(0)] * m, set[int]()
+    while True:
+        slopes = [
+            x + sum((h * y for h, y in zip(row, a, strict=True) if y), Fraction(0)) for x, row in zip(q, H, strict=True)
+        ]
+        waiting = [k for k in range(m) if k not in active and slopes[k] < 0]
+        if not waiting:
+            return a
+        active.add(min(waiting, key=lambda k: slopes[k]))
+        while True:
+            rows = sorted(active)
+            found = _adjugate([[H[i][j] for j in rows] for i in rows])
+            assert found is not None, "active rows are independent"
+            det, adjugate = found
+            goal = [Fraction(-sum(x * q[k] for x, k in zip(row, rows, strict=True)), det) for row in adjugate]
+            blocked = [(a[k] / (a[k] - x), k) for k, x in zip(rows, goal, strict=True) if x <= 0]
+            step = min((share for share, _ in blocked), default=Fraction(1))
+            for k, x in zip(rows, goal, strict=True):
+                a[k] += step * (x - a[k])
+            if not blocked:
+                break
+            active -= {k for share, k in blocked if share == step}
 
 
 def _adjugate(H: list[Integers]) -> tuple[int, list[Integers]] | None:

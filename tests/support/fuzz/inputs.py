@@ -1,7 +1,7 @@
 """The fuzzer's inputs: a Jacobian as the library sees it, and the rows whose exact answers count as right.
 
 A seed determines an input: family, sizes and entries. Most inputs come from the hard families (`families.HARD`), one in
-eight from the others, and most have two to four rows, for which the truth is known exactly.
+eight from the others, and most have two to four rows.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Input:
         Around the angle at which rows begin to count as dependent, each projection decides by itself, together with
         the other rows that it needs: there the direction may be a mixture of both answers.
         """
-        return self.m <= 5 and not self.is_between and (self.angle >= SAFE_ANGLE or self.ideals is not None)
+        return not self.is_between and (self.angle >= SAFE_ANGLE or self.ideals is not None)
 
     @property
     def is_between(self) -> bool:
@@ -113,8 +113,8 @@ class Input:
 
     @property
     def blur(self) -> float:
-        """Error of a direction by the rounding of the Gramian; many rows in few dimensions sharpen the angles."""
-        return (1e-14 if self.m <= 4 else 1e-12) / self.angle**2
+        """Error of a direction by the rounding of the Gramian."""
+        return 1e-14 / self.angle**2
 
     @cached_property
     def _closest(self) -> float:
@@ -136,7 +136,7 @@ class Input:
         return max(
             SINGLE if single else DOUBLE,
             (2e-7 if single else 0.0) / angle,
-            (1e-14 if self.m <= 4 else 1e-12) / angle**2,
+            1e-14 / angle**2,
         )
 
     @property
@@ -161,9 +161,9 @@ class Input:
 
 
 def _smallest_angle(units: NDArray[np.float64]) -> float:
-    """The smallest non-zero singular value of unit rows, over the sets of up to four rows and over all of them."""
+    """The smallest non-zero singular value of any set of unit rows."""
     smallest, m = 1.0, len(units)
-    for size in {*range(2, min(m, 4) + 1), m}:
+    for size in range(2, m + 1):
         values = np.linalg.svd(np.array([units[list(S)] for S in combinations(range(m), size)]), compute_uv=False)
         smallest = min(smallest, float(values[values > _DEPENDENT].min(initial=1.0)))
     return smallest
