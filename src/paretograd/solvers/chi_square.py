@@ -63,7 +63,7 @@ def chi_square_min_norm_point(unit: UnitGramian, radius: float) -> MinNorm:
     """
     m = unit.m
     plain = min_norm_point(unit) if len(unit.norms) else MinNorm(np.full(m, 1.0 / m), 0.0, 0, stationary=True)
-    if _excess(plain.weights) <= radius:
+    if _excess(plain.weights) <= radius + 16.0 * _rounding(radius):
         return plain
     w, residual, steps = _on_boundary(unit, radius, plain)
     return MinNorm(w, residual, plain.steps + steps, is_stationary(unit, w))
@@ -73,6 +73,11 @@ def _excess(w: Array) -> float:
     """The chi-square divergence ``m |w|^2 - 1`` from the uniform weights, as a sum of squares."""
     u = w - 1.0 / len(w)
     return len(w) * float(u.dot(u))
+
+
+def _rounding(radius: float) -> float:
+    """Rounding of a divergence of about the radius, from that of the weights."""
+    return 8e-16 * math.sqrt(radius * (1.0 + radius))
 
 
 def _on_boundary(unit: UnitGramian, radius: float, plain: MinNorm) -> tuple[Array, float, int]:
@@ -93,7 +98,7 @@ def _on_boundary(unit: UnitGramian, radius: float, plain: MinNorm) -> tuple[Arra
     bracket = _Bracket(0.0, _excess(plain.weights) ** -0.5, math.inf, math.inf)
     mu, last, free, steps, misses = strength / reach, math.inf, norms <= _LONG, 0, 0
     settled, inside, outside, error, residual = False, best, plain.weights, math.inf, math.inf
-    rounding = 8e-16 * math.sqrt(radius * (1.0 + radius))  # of the divergence, from the rounding of w
+    rounding = _rounding(radius)
     goal, enough = radius + 16.0 * rounding, 1e-15 * (8 + m)
     for _ in range(100):
         w, violation, used = _regularised(rows, mu, free)
@@ -178,7 +183,8 @@ class _Bracket(NamedTuple):
             return 1e4 * self.low
         if self.high > 100.0 * self.low > 0.0 or (misses % 2 and self.low > 0.0):
             return math.sqrt(self.low * self.high)
-        share = (radius**-0.5 - self.low_value) / (self.high_value - self.low_value)
+        rise = self.high_value - self.low_value
+        share = (radius**-0.5 - self.low_value) / rise if rise > 0.0 else 0.5
         return self.low + (self.high - self.low) * (share if 0.0 < share < (1.0 if self.low > 0.0 else 0.9) else 0.5)
 
 

@@ -171,6 +171,8 @@ def active_set(problem: Problem, y: Array, face: Face) -> tuple[Array, Face, int
         y = y + step * move
         other = other or _release(C.dot(y), y, a, mu, face)
         if other is None:
+            if step * largest(move) > _FAR * (1.0 + largest(y)):
+                continue  # the point is off by the rounding of a long move: once more
             break
         face = other
         y = exact_sums((a * y).tolist(), face) / a
@@ -258,9 +260,10 @@ def _residual(problem: Problem, y: Array, face: Face) -> float:
     order, sizes = list(chain(*face.blocks)), [len(rows) for rows in face.blocks]
     block = np.arange(len(sizes)).repeat(sizes)
     flexible = np.array([part[0] != part[-1] for part in face.parts]).repeat(sizes)
-    norm = 1.0 / problem.a[order]
-    rate = problem.C.dot(y)[order] * norm
+    norm = _SHORTEST / problem.a[order]  # in the middle of float64's range, as all that counts is their ratios
     later = block - block[:, None]
     ordered = (later == 1) | ((later == 0) & flexible)
-    excess = (rate[:, None] - rate) / (norm[:, None] + norm)
-    return max(float(excess[ordered].max(initial=0.0)), 0.0) / (1.0 + largest(y))
+    with np.errstate(over="ignore", invalid="ignore"):  # points on the way may be far off
+        rate = problem.C.dot(y)[order] * norm
+        excess = float(((rate[:, None] - rate) / (norm[:, None] + norm))[ordered].max(initial=0.0))
+    return max(excess, 0.0) / (1.0 + largest(y)) if np.isfinite(excess) else np.inf
