@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,7 +12,7 @@ from support import references as ref
 from support.families import FAMILIES, HARD
 from support.families.cancelling import exact
 from support.fuzz import campaign, report
-from support.fuzz.checks import RULES
+from support.fuzz.checks import RULES, Scene, examine
 from support.fuzz.exact import Problem
 from support.fuzz.inputs import Input, draw
 from support.fuzz.shrink import shrink
@@ -30,6 +31,50 @@ def test_no_rule_breaks_a_promise(part: int) -> None:
     shown = [report.describe(shrink(kept[0], 50), tally.violations[kind]) for kind, kept in first]
     assert not shown, f"{len(tally.smallest)} kinds of violations\n" + "\n\n".join(shown)
     assert tally.jacobians == 25
+
+
+#: Rules, and inputs on which they failed once, made small by the fuzzer.
+FOUND = [
+    ("pcgrad+", [[1, -0.5, 0, 0], [-0.3, -0.6, -1, -0.9], [-0.8, -1, -0.59, -1], [0.1, 1.784, 1.445, 1.2]]),
+    (
+        "cagrad(.5)",
+        [
+            [0, 3.7e137, 3.7e137, 3.7e137, -3.7e137, -3.7e137],
+            [9.6e52, 0, -9.6e52, 0, 9.6e52, 9.6e52],
+            [-3.3e-142, 3.3e-142, 0, 3.3e-142, 0, 3.3e-142],
+            [0, -1, -1, -1, 0, 0],
+        ],
+    ),
+    ("config*", [[0, 0, -7.8e143], [-9.1e133, 0, 9.1e133], [5.1e-144, 5.1e-144, 0], [0, -4.7e49, -4.7e49]]),
+    ("power-mean(-20)", [[-1e-13, 0, 1e-13], [0, 1, 1], [0, 0, -7e-9]]),
+    (
+        "fairgrad(10)",
+        [[0, 0, -1e-15, 0], [1, -1, 1, 1], [-2.91e-11, 2.91e-11, 0, 0], [33554432, 0, 0, 0]],
+    ),
+    ("chi-square-mgda", [[1, 2], [2, -1], [-1, 2]]),
+    ("spectral-mgda(4,2,1)", [[-1e143], [-1e-144], [-1e-141], [-5e-34], [1.0540952230393215]]),
+    (
+        "capped-mgda(eps=.5)",
+        [
+            [-0.6784137719419857, 1.253804550710456],
+            [1e-133, 1.349e-133],
+            [-1.838844213458966e-20, 3.3984440443812206e-20],
+            [-2.3525163e-30, -5.573254e-30],
+        ],
+    ),
+    ("upgrad*", [[1, 0], [5, 0], [-2, 1]]),
+    ("blend(mgda,upgrad,dualproj)*", [[1, 0], [5, 0], [-2, 1]]),
+    ("subproblem(non-conflicting)*", [[1, 0], [5, 0], [-2, 1]]),
+]
+
+
+@pytest.mark.parametrize(("name", "rows"), FOUND, ids=[name for name, _ in FOUND])
+def test_what_it_found_once(name: str, rows: list[list[float]]) -> None:
+    given = Input("found", tuple(tuple(map(float, row)) for row in rows), single=False)
+    with warnings.catch_warnings():
+        campaign.prepare()
+        for check in examine(Scene(given), name, depth=2):
+            assert not check.is_violation, check
 
 
 class _Wrong(pg.Mean):

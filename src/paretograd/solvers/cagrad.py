@@ -17,6 +17,9 @@ from paretograd.solvers.nonneg_qp import largest, solve_nonneg_qp
 #: Norms further apart than this hide from a combination of least length that longer gradients cancel.
 _SPREAD = 1e3
 
+#: How often a bracket is halved before its ends may be decades apart.
+_MISSES = 4
+
 
 def conflict_averse_point(unit: UnitGramian, u: Array, c: float, *, least: bool = False) -> Projection:
     """Maximise ``min_k <d, g_k>`` over ``|d - g0| <= c |g0|`` with ``g0 = J.T u``; d = J.T weights.
@@ -33,7 +36,7 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float, *, least: bool 
         return Projection(u, 0.0, 0)
     at_zero = project_dual_cone(unit, u, least=least)
     C, norms = unit.C, unit.norms
-    top = float(norms.max())
+    top, bottom = float(norms[norms.argmax()]), float(norms[norms.argmin()])
     pull = unit.restrict(u) * (norms / top)  # weights of the unit gradients in g0 / top
     base = C @ pull
     radius = c * math.sqrt(max(float(pull @ base), 0.0))
@@ -41,13 +44,13 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float, *, least: bool 
     distance_at_zero = math.sqrt(max(float(moved @ C @ moved), 0.0))
     if radius == 0.0:
         return at_zero
-    tilt = norms.min() / norms  # level t asks for <d, unit g_k> >= t * tilt_k
+    tilt = bottom / norms  # level t asks for <d, unit g_k> >= t * tilt_k
     nearest = min_norm_point(unit)
     if distance_at_zero <= radius:
         shortest, size = _length(unit, nearest)
-        if nearest.stationary or shortest <= unit.resolution * size or _cancels(unit):
+        if nearest.stationary or shortest <= unit.resolution * size or (top > _SPREAD * bottom and _cancels(unit)):
             return at_zero
-        gamma = shortest / float(norms.min())
+        gamma = shortest / bottom
         low, high = 0.0, 2.0 * (1.0 + c) / c * radius * gamma
     else:
         low, high = float((base / tilt).min()), 0.0
@@ -67,8 +70,6 @@ def _length(unit: UnitGramian, point: MinNorm) -> tuple[float, float]:
 
 def _cancels(unit: UnitGramian) -> bool:
     """Return True if some of the unit gradients cancel, which a much shorter gradient hides from the min-norm point."""
-    if unit.norms.max() <= _SPREAD * unit.norms.min():
-        return False
     alike = unit._replace(norms=np.ones_like(unit.norms))
     shortest, size = _length(alike, min_norm_point(alike))
     return shortest <= unit.resolution * size
@@ -78,7 +79,7 @@ def _best_level(
     C: Array, base: Array, tilt: Array, radius: float, low: float, high: float, resolution: float
 ) -> tuple[NonnegSolution, int]:
     """The solution at the largest level t in [low, high] whose distance is at most the radius."""
-    level, steps, free = 0.5 * (low + high), 0, None
+    level, steps, misses, free = 0.5 * (low + high), 0, 0, None
     best: NonnegSolution | None = None
     best_error = np.inf
     for _ in range(100):
@@ -101,7 +102,8 @@ def _best_level(
         step = _quadratic_step(C, tilt, a, free, distance, radius)
         candidate = level + step if step is not None else np.nan
         if not low < candidate < high:
-            candidate = _between(low, high)
+            candidate = _between(low, high) if misses >= _MISSES else 0.5 * (low + high)
+            misses += 1
         if candidate == level:
             break
         level = candidate
@@ -122,17 +124,18 @@ def _quadratic_step(
     C: Array, tilt: Array, a: Array, free: NDArray[np.bool_], distance: float, radius: float
 ) -> float | None:
     """How far to move the level so that the distance becomes the radius, the support staying the same."""
-    rows = np.flatnonzero(free)
+    rows = free.nonzero()[0]
     if not len(rows):
         return None
-    largest_tilt = float(tilt[rows].max())
-    tilted = tilt[rows] / largest_tilt  # so that no square underflows
-    p = solve_spd(C[np.ix_(rows, rows)], tilted)
+    tilted = tilt.take(rows)
+    steepest = float(tilted[tilted.argmax()])
+    tilted /= steepest  # so that no square underflows
+    p = solve_spd(C.take(rows, 0).take(rows, 1), tilted)
     if p is None:
         return None
-    A, slope = float(p @ tilted), float(a[rows] @ tilted)  # |a + s p|^2 = A s^2 + 2 slope s + distance^2
+    A, slope = float(p.dot(tilted)), float(a.take(rows).dot(tilted))  # |a + s p|^2 = A s^2 + 2 slope s + distance^2
     gap = (distance - radius) * (distance + radius)
     root = slope * slope - A * gap
     if not (root >= 0.0 and slope + math.sqrt(root) > 0.0):
         return None
-    return -gap / (slope + math.sqrt(root)) / largest_tilt
+    return -gap / (slope + math.sqrt(root)) / steepest

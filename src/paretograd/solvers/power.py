@@ -229,8 +229,11 @@ def _fall(change: Array) -> Array:
 
 def _error(C: Array, magnitude: Array, beta: float, target: Array, z: Array) -> float:
     w = np.exp(z)
-    right = np.exp(np.minimum(target - beta * z, -_FLOOR))
-    lack = right - C @ w
-    # A weight that is zero in effect asks for a slope of at least this; a larger one makes it smaller still.
-    errors = np.where(z <= _FLOOR, lack, np.abs(lack)) / (magnitude @ w)
-    return float(errors.max())
+    lack = np.exp(np.minimum(target - beta * z, -_FLOOR))
+    lack -= C.dot(w)
+    errors = np.abs(lack)
+    if z[z.argmin()] <= _FLOOR:
+        # A weight that is zero in effect asks for a slope of at least this; a larger one makes it smaller still.
+        errors = np.where(z <= _FLOOR, lack, errors)
+    errors /= magnitude.dot(w)
+    return float(errors[errors.argmax()])

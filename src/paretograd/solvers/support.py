@@ -38,13 +38,12 @@ def solve_shared_qps(
         the solutions, shape ``(k, m)``; their largest violation of the optimality conditions; the number of rounds.
     """
     Q = H if U is None else U @ H
-    regular = is_regular(H, resolution)
     guess = _guess_supports(H, U)
-    A, residual, rounds, left = _pivot(H, Q, guess, None if regular else resolution)
+    A, residual, rounds, left = _pivot(H, Q, guess, resolution)
     for k in left:
         found = active_set(H, Q[k], resolution, guess[k])
         A[k], residual, rounds = found.a, max(residual, found.residual), rounds + found.steps
-    if norms is not None and not regular:
+    if norms is not None and not is_regular(H, resolution):
         _make_smallest(H, Q, U, A, norms, resolution)
     return A, residual, rounds
 
@@ -91,23 +90,21 @@ def _guess_supports(H: Array, U: Array | None) -> NDArray[np.bool_]:
     return np.asarray(T > 0.0)
 
 
-def _pivot(
-    H: Array, Q: Array, inside: NDArray[np.bool_], resolution: float | None
-) -> tuple[Array, float, int, list[int]]:
+def _pivot(H: Array, Q: Array, inside: NDArray[np.bool_], resolution: float) -> tuple[Array, float, int, list[int]]:
     """Block principal pivoting on all problems at once.
 
     Args:
         H: the matrix.
         Q: linear terms, one row per problem.
         inside: a guess of the supports.
-        resolution: of a matrix that is close to singular, whose large solutions have to be looked at; else None.
+        resolution: of the matrix. If it is close to singular, large solutions have to be looked at.
 
     Returns:
         solutions; their largest violation of the optimality conditions; rounds; the problems left over.
     """
     left: list[int] = []
     answers = todo = None
-    residual = 0.0
+    residual, regular = 0.0, False
     for rounds in range(1, 13):
         try:
             A = _solve_on(H, Q, inside)
@@ -119,13 +116,14 @@ def _pivot(
         size = float(flat[flat.argmax()])
         error = largest(np.minimum(slope, A))  # zero at the optimum, where a or its slope is
         if answers is None or todo is None:
-            if error <= TOL * (1.0 + size) and (resolution is None or size <= TRUSTED):
+            regular = size > TRUSTED and is_regular(H, resolution)
+            if error <= TOL * (1.0 + size) and (regular or size <= TRUSTED):
                 return np.maximum(A, 0.0, out=A), error, rounds, left
             answers, todo = np.zeros_like(Q), np.arange(len(Q))
         sizes = A.max(axis=1)
         wrong = np.where(inside, A, slope) < -TOL * (1.0 + sizes[:, None])
         noise = ~np.isfinite(sizes)
-        if resolution is not None:
+        if not regular:
             for row in (sizes > TRUSTED).nonzero()[0]:
                 noise[row] = not is_resolved(H, inside[row], resolution)
         good = ~(noise | wrong.any(axis=1))
