@@ -36,6 +36,9 @@ _TIMES = 3
 #: How much larger than the others a multiplier may become for the sake of a slope that may be noise.
 _FAR = 10.0
 
+#: A residual above this is no rounding, and the resolutions that are tried then, relative to the one given.
+_POOR, _COARSER = 1e-8, (10.0, 100.0)
+
 #: Slopes below this vanish but for the rounding of float32 rows.
 _SLOPE = 1e-6
 
@@ -56,7 +59,8 @@ def active_set(
 
     The objective falls with every step but those that drop a vector, whose number is limited, so that the method ends;
     ten steps for each objective, and fifty, are the most in any case. Its path depends on slopes alone, not on the
-    order of the objectives (ties to rounding apart).
+    order of the objectives (ties to rounding apart). Where many vectors in few dimensions come closer to each other's
+    spans than any two of them, it may get lost; then a coarser resolution is tried.
 
     Args:
         H: inner products of vectors of norm about one, shape ``(m, m)``.
@@ -68,13 +72,31 @@ def active_set(
     Returns:
         the solution; its residual is infinite if the problem is unbounded below.
     """
+    found = _solve(H, q, resolution, guess, bounded)
+    for coarser in _COARSER:
+        if found.residual <= _POOR or found.residual == math.inf:
+            break
+        other = _solve(H, q, coarser * resolution, guess, bounded, forgiven=resolution)
+        found = min(found, other, key=lambda one: one.residual)
+    return found
+
+
+def _solve(
+    H: Array,
+    q: Array,
+    resolution: float,
+    guess: NDArray[np.bool_] | None,
+    bounded: bool,
+    forgiven: float | None = None,
+) -> NonnegSolution:
+    """One attempt. The residual leaves out what the resolution ``forgiven`` (by default its own) does not tell."""
+    noise = 4.0 * resolution * float(np.abs(q).max(initial=0.0))
     m = len(q)
     active, a, refused = _Active(H, resolution), np.zeros(m), np.zeros(m, dtype=bool)
     exchanged = np.zeros(m, dtype=int)
     if guess is not None and guess.any():
         active.begin(guess.nonzero()[0])
         _settle(active, q, a)
-    noise = 4.0 * resolution * float(np.abs(q).max(initial=0.0))
     for steps in range(10 * m + 50):
         slope = H.dot(a)
         slope += q
@@ -104,7 +126,7 @@ def active_set(
         slope = H.dot(a) + q
     wrong = np.where(a > 0.0, np.abs(slope), np.maximum(-slope, 0.0))
     refused |= active.dropped > 0
-    wrong[refused & (wrong <= noise)] = 0.0
+    wrong[refused & (wrong <= noise * (1.0 if forgiven is None else forgiven / resolution))] = 0.0
     # The objective is at most 0, its value at a = 0: a projection is never longer than what it projects.
     excess = float(a.dot(slope + q))
     return NonnegSolution(a, slope, max(float(wrong.max()), excess), steps)

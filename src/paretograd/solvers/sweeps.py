@@ -21,6 +21,9 @@ _MOST, _LEAST = 10_000, 64
 #: Lifts and slopes below this are zero: what they add to coefficients of at least one is rounding.
 _NOTHING = 1e-13
 
+#: Lifts that grow so many times belong to a matrix that is no Gramian.
+_GROWN = 1e6
+
 
 class Sweep(NamedTuple):
     """Treated gradients: row k holds the coefficients of gradient k's current version, and its slopes."""
@@ -171,7 +174,8 @@ def _row_stays(C: Array, slopes: Array, lifts: Array, touched: NDArray[np.bool_]
         moved = slope + met @ np.cumsum(block, axis=1)
         if min(block.min(), (moved - (met - before) @ block).min(initial=0.0)) < -_NOTHING:
             return False
-        if block[:, -1].max() <= _NOTHING:
+        last = block[:, -1].max()
+        if last <= _NOTHING or last > _GROWN * lifts.max():
             break
         slope, block = moved[:, -1:], power @ block
     return True
