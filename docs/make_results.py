@@ -1,7 +1,7 @@
-"""Show the studies of results/ in the documentation: `python docs/make_results.py`.
+"""Copy the results of the studies in results/ to the documentation: `python docs/make_results.py`.
 
-Their tables go into the pages, between two marks, with device, versions and durations; their figures are drawn anew,
-in results/, and copied to docs/assets. Nothing is trained.
+The tables go between the markers of each page, with device, versions and durations. The figures are redrawn in
+results/ and copied to docs/assets. Nothing is trained.
 """
 
 import json
@@ -18,10 +18,10 @@ RESULTS = DOCS.parent / "results"
 
 
 def main() -> None:
-    """Every study that has results."""
+    """Update the page of every study that has results."""
     for folder in sorted(path.parent for path in RESULTS.glob("*/config.json")):
         subprocess.run([sys.executable, "-m", "paretograd", "report", str(folder)], check=True)
-        (folder / "report.html").unlink()  # 5 MB that one command makes
+        (folder / "report.html").unlink()  # 5 MB, and easy to regenerate
         for figure in sorted((folder / "figures").glob("*.svg")):
             shutil.copy(figure, DOCS / "assets" / f"{folder.name}-{figure.name}")
         page = DOCS / f"{folder.name}.md"
@@ -29,32 +29,32 @@ def main() -> None:
 
 
 def with_results(page: str, folder: Path) -> str:
-    """The text of a page, with the results of a study between its marks."""
+    """Return the page with the results of a study between its markers."""
     return between_marks(page, results(folder))
 
 
 def results(folder: Path) -> str:
-    """The tables of a study, one level of headings down, and how they were made."""
+    """Return the tables of a study, with headings one level down, and a note on how they were made."""
     lines = (folder / "table.md").read_text(encoding="utf-8").strip().splitlines()[1:]
     text = "\n".join(f"#{line}" if line.startswith("#") else line for line in lines).strip()
     return f"{text}\n\n{how(folder)}"
 
 
 def how(folder: Path) -> str:
-    """Device, time and versions."""
+    """Return a sentence with device, time and versions."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     durations = config["durations"].values()
     devices = ", ".join(dict.fromkeys(found["device"] for found in durations))
     seconds = sum(found["seconds"] for found in durations)
     step = statistics.median(found["ms_per_step"] / found.get("runs", 1) for found in durations)
     together = any("runs" in found for found in durations)
-    unit = "an epoch of a run, the seeds of a rule being trained side by side" if together else "a step"
+    unit = "epoch and run, with the seeds of a rule trained side by side" if together else "step"
     versions = {name: version for session in config["sessions"] for name, version in session["versions"].items()}
     listed = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"Trained on one {devices} with {listed}, in {seconds / 60:.0f} minutes, {step:.1f} ms for {unit} "
-        f"(median), by `{config['command']}`. Everything is in `results/{folder.name}/`; `python docs/make_results.py` "
-        "draws it and writes this table again."
+        f"Trained on one {devices} with {listed}, by `{config['command']}`, in {seconds / 60:.0f} minutes (median "
+        f"{step:.1f} ms per {unit}). All results are in `results/{folder.name}/`; `python docs/make_results.py` "
+        "regenerates the figures and these tables."
     )
 
 
