@@ -131,7 +131,7 @@ def test_the_answers_of_a_users_schedule_are_checked(answer: object) -> None:
     rule = pg.Mixed(RULES, lambda step: 0 if step < 2 else answer)  # type: ignore[arg-type, return-value]
     rule(J)
     rule(J)
-    with pytest.raises(pg.ParameterError, match=r"answered .* at step 2; .* from 0 to 2"):
+    with pytest.raises(pg.ParameterError, match=r"returned .* at step 2; .* from 0 to 2"):
         rule(J)
     assert rule.position == 2
 

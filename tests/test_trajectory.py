@@ -172,7 +172,7 @@ def test_plain_data_survives_json() -> None:
     assert torch.equal(back["tensor"], torch.arange(3))
     assert np.array_equal(back["array"], np.array([[0.1], [np.inf]]))
     assert back["nested"] == {"list": [1, 2.5, None, "x"], "number": 0.1}
-    with pytest.raises(TypeError, match="no plain data"):
+    with pytest.raises(TypeError, match="not plain data"):
         to_json({"function": print})
 
 

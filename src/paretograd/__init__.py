@@ -1,4 +1,4 @@
-"""paretograd: training on several objectives at once, with directions that are exact and certified.
+"""paretograd: multi-objective training with exact, certified directions.
 
 >>> import torch, paretograd as pg
 >>> J = torch.tensor([[1.0, 0.0], [-0.5, 1.0]])  # one gradient per row

@@ -1,4 +1,4 @@
-"""``python -m paretograd`` is the ``paretograd`` command."""
+"""Run the ``paretograd`` command as ``python -m paretograd``."""
 
 from paretograd.cli import main
 

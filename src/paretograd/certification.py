@@ -1,4 +1,4 @@
-"""``certify``: the certificate of one step, for any weights, a peer library's included."""
+"""``certify``: the certificate of one step, for weights from any rule or library."""
 
 from __future__ import annotations
 
@@ -29,12 +29,14 @@ def certify(
 
     Args:
         gramian: ``J @ J.T``, shape ``(m, m)``.
-        weights: shape ``(m,)``, from whatever rule or library.
-        rule: the rule that made the weights. The certificate then says whether its own promise holds.
-        F: surrogate function of condition (A): the sum of the objectives, their mean, or weights for them. None takes
-            the rule's own, and the sum without a rule.
-        dtype: of the gradients, if it is less precise than the Gramian's, such as float32 for the Gramian that
-            `gramian` computes in float64 from float32 rows. Nothing is then claimed that their rounding could hide.
+        weights: shape ``(m,)``, from any rule or library.
+        rule: the rule that computed the weights. If given, the certificate also says whether the rule's own guarantee
+            holds.
+        F: surrogate function of condition (A): the sum of the objectives, their mean, or a weight for each. None uses
+            the rule's own, or the sum if there is no rule.
+        dtype: dtype of the gradients if it is less precise than the Gramian's, such as float32 for the Gramian that
+            `gramian` computes in float64 from float32 rows. The certificate then claims nothing that their rounding
+            could hide.
 
     Returns:
         a certificate, which prints as a short table.
@@ -51,7 +53,7 @@ def certify(
     guarantee = None if rule is None else rule.guarantee
     eps = torch.finfo(gramian.dtype).eps
     G, w = as_array(gramian), as_array(weights)
-    unit_gramian(G, max(eps, torch.finfo(weights.dtype).eps))  # raises on what is no Gramian
+    unit_gramian(G, max(eps, torch.finfo(weights.dtype).eps))  # raises if G is not a Gramian
     if not np.isfinite(w).all():
         raise ParameterError("weights holds NaN or infinity; there is no direction to certify")
     rounded = [torch.finfo(kind).eps for kind in (weights.dtype, dtype) if kind not in (None, torch.float64)]
@@ -61,10 +63,10 @@ def certify(
 def certificate_of(
     G: Array, w: Array, guarantee: Guarantee | None, rounding: Rounding, F: Surrogate | None = None
 ) -> StepCertificate:
-    """As `certify`, for arrays that were checked; F is the guarantee's unless given, and the sum without either."""
+    """Certify validated arrays, as `certify` does. F defaults to the guarantee's, or to the sum if there is none."""
     if F is None:
         F = SUM if guarantee is None else guarantee.F
-    with np.errstate(over="ignore", invalid="ignore"):  # slopes of large weights may leave float64: not known then
+    with np.errstate(over="ignore", invalid="ignore"):  # large weights may overflow float64; those slopes are unknown
         return check_step(G, w, stationarity_weights(G, rounding.entries), F, guarantee, rounding)
 
 

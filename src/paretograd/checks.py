@@ -1,4 +1,4 @@
-"""Parameters that several rules share: weight vectors, numbers and random generators."""
+"""Validation of parameters that several rules share: weight vectors, numbers and random generators."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from paretograd.geometry.gramian import Array
 
 
 def as_weights(values: Sequence[float] | Tensor | Array, what: str, m: int | None = None) -> Array:
-    """A vector of finite, non-negative numbers that are not all zero, one per objective.
+    """Validate a vector of finite, non-negative numbers, one per objective, and return it as an array.
+
+    At least one of the numbers must be positive.
 
     Args:
         values: the vector.
-        what: its name in a message.
-        m: the number of objectives, where it is known.
+        what: its name in error messages.
+        m: the number of objectives, if known.
     """
     if isinstance(values, Tensor):
         values = values.detach().cpu().to(torch.float64).numpy()
@@ -38,10 +40,10 @@ def as_weights(values: Sequence[float] | Tensor | Array, what: str, m: int | Non
 
 
 def as_number(value: object, what: str) -> float:
-    """A real number, not NaN."""
+    """Validate a real number other than NaN and return it as a float."""
     number = math.nan
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        with suppress(OverflowError):  # an int that no float holds
+        with suppress(OverflowError):  # an int too large for a float
             number = float(value)
     if math.isnan(number):
         raise ParameterError(f"{what}={value!r}: a real number is needed")
@@ -49,7 +51,7 @@ def as_number(value: object, what: str) -> float:
 
 
 def as_count(value: object, what: str, least: int) -> int:
-    """A whole number of at least ``least``."""
+    """Validate a whole number of at least ``least`` and return it as an int."""
     number = as_number(value, what)
     if not math.isfinite(number) or number != int(number) or number < least:
         raise ParameterError(f"{what}={value!r}: a whole number of at least {least} is needed")
@@ -57,7 +59,7 @@ def as_count(value: object, what: str, least: int) -> int:
 
 
 def shown_value(value: object) -> str:
-    """A parameter as Python reads it."""
+    """Format a parameter as a Python expression."""
     if isinstance(value, (np.ndarray, np.generic)):
         value = value.tolist()
     if isinstance(value, list):
@@ -68,14 +70,14 @@ def shown_value(value: object) -> str:
 
 
 def shown_number(value: float) -> str:
-    """As `shown_value`, less the point of a whole number."""
+    """Format a number as `shown_value` does, but without the decimal point of a whole number."""
     return f"{value:g}" if float(f"{value:g}") == value and math.isfinite(value) else shown_value(value)
 
 
 def make_rng(seed: int | None, generator: torch.Generator | None) -> np.random.Generator:
-    """A generator of the rule's own, seeded as given, or from the torch generator given, or from torch's global one.
+    """Return a numpy generator seeded with ``seed``, from the given torch generator, or from torch's global one.
 
-    numpy's draws a handful of numbers in a quarter of the time that torch's takes.
+    numpy draws a handful of numbers in a quarter of the time that torch takes.
     """
     if generator is not None and seed is not None:
         raise ParameterError("give a seed or a generator, not both")

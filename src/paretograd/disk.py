@@ -1,4 +1,4 @@
-"""Files that are on disk whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from paretograd.errors import InputError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to, which takes the place of ``path`` once all of it is on the disk; its folder is made.
+    """Open a temporary file that replaces ``path`` once it is completely on disk. Missing folders are created.
 
-    A write that is killed leaves ``.name.pid.part`` behind, and the old file as it was.
+    If the process is killed while it writes, ``.name.pid.part`` remains, and the old file is unchanged.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

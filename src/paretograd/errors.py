@@ -1,17 +1,17 @@
-"""Every exception the library raises on purpose.
+"""All exceptions that the library raises deliberately.
 
 Each message says what was given, what is allowed and what to do. The tree::
 
     ParetogradError
     |-- InputError (also a ValueError)
     |   |-- ShapeError               a Jacobian, Gramian or weight vector of the wrong shape
-    |   |-- NonFiniteGradientError   NaN or infinity; ``.objectives`` lists the rows at fault
+    |   |-- NonFiniteGradientError   NaN or infinity; ``.objectives`` lists the affected rows
     |   |-- NotAGramianError         not symmetric, or not positive semidefinite
     |   |-- ParameterError           a parameter outside its range (p > 1, alpha < 0, ...)
     |   |   |-- InfeasibleCapError   a cap below 1/m
-    |   |   `-- HypothesisError      an s or r that breaks a hypothesis of Theorem 4; ``.hypothesis`` names it
+    |   |   `-- HypothesisError      an s or r that violates a hypothesis of Theorem 4; ``.hypothesis`` names it
     |   |-- UnknownNameError         nothing is registered under that name
-    |   `-- DataError                a data file that is missing, or is not what it should be
+    |   `-- DataError                a data file that is missing or has unexpected content
     |-- DTypeError (also a TypeError)          not a floating-point tensor
     |-- ProcessError (also a RuntimeError)     one of several processes failed, or they do not agree
     `-- MissingExtraError (also an ImportError) an optional dependency is not installed
@@ -22,7 +22,7 @@ from contextlib import contextmanager
 
 
 class ParetogradError(Exception):
-    """Root of the tree: ``except ParetogradError`` catches all that this library raises on purpose."""
+    """Base class of all exceptions that this library raises deliberately."""
 
 
 class InputError(ParetogradError, ValueError):
@@ -34,7 +34,7 @@ class ShapeError(InputError):
 
 
 class NonFiniteGradientError(InputError):
-    """NaN or infinity in the gradient of some objectives, whose row numbers are in ``objectives``."""
+    """NaN or infinity in a gradient. ``objectives`` lists the affected rows."""
 
     def __init__(self, objectives: Sequence[int], what: str = "gradient") -> None:
         self.objectives = list(objectives)
@@ -46,7 +46,7 @@ class NonFiniteGradientError(InputError):
 
 
 class NotAGramianError(InputError):
-    """A matrix that is no Gramian: not symmetric, or not positive semidefinite."""
+    """A matrix that is not a Gramian: not symmetric, or not positive semidefinite."""
 
 
 class ParameterError(InputError):
@@ -54,11 +54,11 @@ class ParameterError(InputError):
 
 
 class InfeasibleCapError(ParameterError):
-    """A cap so small that no weights below it sum to one."""
+    """A cap so small that weights below it cannot sum to one."""
 
 
 class HypothesisError(ParameterError):
-    """An s or r that breaks a hypothesis of Theorem 4, whose text is in ``hypothesis``."""
+    """An s or r that violates a hypothesis of Theorem 4. ``hypothesis`` holds its text."""
 
     def __init__(self, hypothesis: str, message: str) -> None:
         self.hypothesis = hypothesis
@@ -66,19 +66,19 @@ class HypothesisError(ParameterError):
 
 
 class UnknownNameError(InputError):
-    """A name that the registry does not hold."""
+    """A name that is not in the registry."""
 
 
 class DataError(InputError):
-    """A data file that is missing, or is not what it should be."""
+    """A data file that is missing or has unexpected content."""
 
 
 class DTypeError(ParetogradError, TypeError):
-    """Something that is not a floating-point tensor."""
+    """A value that is not a floating-point tensor."""
 
 
 class ProcessError(ParetogradError, RuntimeError):
-    """One of several processes failed, or they do not agree on what to do; all of them raise it."""
+    """A failure of one process, or a disagreement between several. All of them raise it."""
 
 
 class MissingExtraError(ParetogradError, ImportError):
@@ -87,12 +87,12 @@ class MissingExtraError(ParetogradError, ImportError):
 
 @contextmanager
 def needs(package: str, what: str, extra: str) -> Iterator[None]:
-    """Say which extra to install where an import within fails for want of a package.
+    """Context manager that names the extra to install if an import inside it fails because ``package`` is missing.
 
     Args:
-        package: that is imported.
-        what: needs it, with its verb: ``pictures need``.
-        extra: that brings it.
+        package: the package that is imported.
+        what: subject and verb of the message, such as ``pictures need``.
+        extra: the extra that installs the package.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""The paper's theorems as data, and what each aggregation rule promises by them.
+"""The paper's theorems as data, and the guarantees that aggregation rules derive from them.
 
-A `Guarantee` is not prose: the tests read it and check every property it claims.
+A `Guarantee` is data, not prose: the tests read it and check every property it claims.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paretograd.geometry.gramian import Array
 
 @dataclass(frozen=True)
 class Result:
-    """A theorem, corollary or proposition: what it needs and what it says."""
+    """A theorem, corollary or proposition: its hypotheses and its conclusion."""
 
     label: str
     name: str
@@ -79,7 +79,7 @@ RESULTS: dict[str, Result] = {
     )
 }
 
-#: Terms of a fixed weighting that are printed.
+#: Number of terms of a fixed weighting that are printed.
 _SHOWN = 6
 
 
@@ -89,14 +89,14 @@ class Surrogate:
 
     Attributes:
         weights: ``"sum"`` for phi_k = 1, ``"mean"`` for 1/m, the numbers phi, or a function from m to them.
-        name: how it prints if weights is a function.
+        name: the printed form if ``weights`` is a function.
     """
 
     weights: Literal["sum", "mean"] | tuple[float, ...] | Callable[[int], Array]
     name: str = field(default="sum_k phi_k f_k", compare=False, repr=False)
 
     def phi(self, m: int) -> Array:
-        """The weights of m objectives, shape ``(m,)``."""
+        """Return the weights for m objectives, shape ``(m,)``."""
         if self.weights == "sum":
             return np.ones(m)
         if self.weights == "mean":
@@ -107,7 +107,7 @@ class Surrogate:
         return phi
 
     def at(self, m: int) -> Surrogate:
-        """The same for m objectives only, as numbers; the sum and the mean stay what they are."""
+        """Return the same surrogate for exactly m objectives, with numbers for weights. Sum and mean stay symbolic."""
         return Surrogate(tuple(self.phi(m).tolist())) if callable(self.weights) else self
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ MEAN = Surrogate("mean")
 
 
 class Evidence(Enum):
-    """How a hypothesis is known to hold. The value is what a user reads."""
+    """Reason for accepting a hypothesis. The value is the text shown to users."""
 
     PROVED = "proved by the rules of disciplined convex programming"
     CITED = "known for this family"
@@ -137,9 +137,9 @@ class Hypothesis:
 
     Attributes:
         text: the hypothesis, such as ``s is convex``.
-        holds: whether it does.
-        evidence: how that is known.
-        detail: the citation, the number of points, or the point that violates it.
+        holds: True if it holds.
+        evidence: how this is known.
+        detail: the citation, the number of sampled points, or a point that violates the hypothesis.
     """
 
     text: str
@@ -157,7 +157,7 @@ class Hypothesis:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a rule promises for every Jacobian.
+    """Properties that a rule guarantees for every Jacobian.
 
     Attributes:
         theorem: label of the most specific result of the paper that covers the rule, or None.
@@ -166,11 +166,11 @@ class Guarantee:
         in_hull: the weights are non-negative and sum to one.
         beyond_hull: the weights are non-negative and sum to at least one, so that ``|d| >= gamma``.
         alignment: the constant c of condition (A), ``<d, grad F> >= c |d|^2``; None if there is none.
-        F: the surrogate function that the constant is for.
-        degree: ``A(t J) = t ** degree * A(J)`` for t > 0; None where there is no such degree.
+        F: the surrogate function to which the constant refers.
+        degree: ``A(t J) = t ** degree * A(J)`` for t > 0; None if there is no such degree.
         equivariant: permuting the objectives does not change the direction.
-        note: what the promise depends on, in words.
-        hypotheses: those of Theorem 4, each with its evidence, for a rule built from s and r; else empty.
+        note: conditions on which the guarantee depends, in words.
+        hypotheses: the hypotheses of Theorem 4 with their evidence, for a rule built from s and r; otherwise empty.
     """
 
     theorem: str | None = None
@@ -193,26 +193,26 @@ class Guarantee:
 
     @property
     def result(self) -> Result | None:
-        """The theorem itself."""
+        """The theorem with its hypotheses and conclusion, or None."""
         return RESULTS[self.theorem] if self.theorem is not None else None
 
     @property
     def rescaled(self) -> bool:
-        """Whether a run is covered by Theorem 2 after dividing each step's weights by their sum.
+        """True if Theorem 2 covers a run only after the weights of each step are divided by their sum.
 
-        This is so for a rule that never conflicts, unless condition (A) and ``|d| >= gamma`` hold as it stands. F is
-        then the sum, c = 1, and the step 1 / (L |w|_1).
+        This is the case for a non-conflicting rule unless condition (A) and ``|d| >= gamma`` already hold. F is then
+        the sum, c = 1, and the step is 1 / (L |w|_1).
         """
         return self.non_conflicting and self.in_cone and (self.alignment is None or not self.beyond_hull)
 
     @property
     def rate(self) -> str:
-        """The promised rate of convergence to Pareto stationarity, or a dash."""
+        """The guaranteed rate of convergence to Pareto stationarity, or a dash."""
         return "min gamma = O(1/sqrt(T))" if self.theorem is not None else "-"
 
     @classmethod
     def shared(cls, promises: Sequence[Guarantee]) -> Guarantee:
-        """The properties that all of several rules promise of every direction; no theorem, which is about a run."""
+        """Return the properties of a direction that all given rules guarantee, without theorems, which concern runs."""
         degrees = {promise.degree for promise in promises}
         return cls(
             None,
@@ -225,9 +225,9 @@ class Guarantee:
         )
 
     def normalized(self) -> Guarantee:
-        """The promise of the starred variant, whose weights are divided by the sum of their magnitudes."""
+        """Return the guarantee of the starred variant, whose weights are divided by the sum of their magnitudes."""
         if self.in_hull:
-            return self  # nothing changes
+            return self  # the weights already sum to one
         degree = None if self.degree is None else 1.0
         if not self.in_cone:
             return replace(self, degree=degree, theorem=None, alignment=None)

@@ -1,4 +1,4 @@
-"""States as plain data: nested dictionaries to one line of JSON and back, without pickle."""
+"""Serialisation of states without pickle: nested dictionaries to one line of JSON and back."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 
 from paretograd.errors import InputError
 
-#: Marks what JSON has no type for.
+#: Keys that mark values for which JSON has no type.
 _BYTES, _ARRAY, _TENSOR = "__bytes__", "__array__", "__tensor__"
 
 
 def to_json(state: Mapping[str, Any]) -> str:
-    """Nested dictionaries, lists, numbers, strings, bytes, arrays and tensors as JSON; floats keep every bit."""
+    """Convert nested dictionaries, lists, numbers, strings, bytes, arrays and tensors to JSON; floats stay exact."""
     return json.dumps(state, default=_encode, sort_keys=True)
 
 
 def from_json(text: str) -> Any:
-    """What `to_json` was given; tuples come back as lists."""
+    """Restore the state from the output of `to_json`. Tuples become lists."""
     try:
         return json.loads(text, object_hook=_decode)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -39,7 +39,7 @@ def _encode(value: object) -> object:
         return {_ARRAY: raw, "dtype": value.dtype.str, "shape": list(value.shape)}
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"a state holds a {type(value).__name__}, which is no plain data: use numbers, text and arrays")
+    raise TypeError(f"a state holds a {type(value).__name__}, which is not plain data: use numbers, text and arrays")
 
 
 def _decode(found: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What a solver returns: weights, together with how far they can be trusted."""
+"""Results of solvers: the weights, with a status and a residual that say how accurate they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Status(Enum):
-    """How a solve ended. The value is the message a user reads."""
+    """Outcome of a solve. The value is the message shown to users."""
 
     OPTIMAL = "solved: the optimality conditions hold to rounding"
     STATIONARY = "Pareto stationary: no direction decreases every objective, so the direction is zero"
@@ -22,16 +22,16 @@ class Status(Enum):
 
     @property
     def ok(self) -> bool:
-        """Whether the weights are the method's own answer."""
+        """True if the weights are the method's own answer."""
         return self in (Status.OPTIMAL, Status.STATIONARY, Status.APPROXIMATE)
 
 
-#: From best to worst: a batch is as good as its worst member.
+#: Statuses from best to worst. A batch has the status of its worst item.
 SEVERITY = (Status.OPTIMAL, Status.STATIONARY, Status.APPROXIMATE, Status.DEGENERATE, Status.INACCURATE)
 
 
 class Outcome(NamedTuple):
-    """A solution in numpy, as solvers hand it on: weights ``(m,)``, status, residual, steps."""
+    """A solution in numpy, passed between solvers: weights ``(m,)``, status, residual, steps."""
 
     weights: NDArray[np.float64]
     status: Status = Status.OPTIMAL
@@ -41,14 +41,14 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Solution:
-    """Weights of shape ``(..., m)`` and the evidence for them.
+    """Weights of shape ``(..., m)`` and the evidence for their accuracy.
 
     Attributes:
-        weights: in the dtype and on the device of the Gramian.
-        status: how the solve ended; the worst one over a batch.
-        residual: violation of the optimality conditions, computed from the answer on rows scaled to
-            norm one, so that it has no unit; the largest over a batch.
-        steps: linear systems solved, or sweeps made.
+        weights: the weights, in the dtype and on the device of the Gramian.
+        status: outcome of the solve; the worst one over a batch.
+        residual: violation of the optimality conditions, computed from the weights with rows scaled to norm one and so
+            dimensionless; the largest one over a batch.
+        steps: number of linear systems solved, or of sweeps; the largest one over a batch.
         items: one solution for each Gramian of a batch, in row-major order; empty for a single Gramian.
     """
 
@@ -60,7 +60,7 @@ class Solution:
 
     @classmethod
     def of_batch(cls, weights: Tensor, items: tuple[Solution, ...]) -> Solution:
-        """Summarise the solutions of a batch by their worst."""
+        """Combine the solutions of a batch, with the worst status, residual and number of steps."""
         worst = max((item.status for item in items), key=SEVERITY.index, default=Status.OPTIMAL)
         residual = max((item.residual for item in items), default=0.0)
         return cls(weights, worst, residual, max((item.steps for item in items), default=0), items)

@@ -1,1 +1,1 @@
-"""Which rule of a pool acts at which step."""
+"""Schedules that choose the rule of a pool for each step."""

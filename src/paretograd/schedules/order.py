@@ -1,7 +1,7 @@
-"""Which member of a pool acts at a step: a pure function of the step, so that a run can stop and go on anywhere.
+"""Schedules: the index of the rule that acts at a step, as a pure function of the step.
 
-No schedule counts. Who uses one keeps the number of the step, and asks for the index at that step; asking twice, or
-out of order, gives the same answers. Several users may share one schedule.
+A schedule keeps no counter. The caller keeps the step number and asks for the index at that step. Repeated or unordered
+queries give the same answers, so a run can stop and resume anywhere, and several callers can share one schedule.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ import torch
 
 from paretograd.errors import ParameterError
 
-#: Draws that `Random` makes at once; part of what a seed stands for.
+#: Number of draws that `Random` makes at once. Changing it changes the draws of every seed.
 _BLOCK = 256
-#: Numbers that Philox makes from one value of its counter.
+#: Numbers that Philox generates per value of its counter.
 _PER_COUNT = 4
 
 
 class Schedule(ABC):
     """An index into a pool for every step, counted from 0."""
 
-    #: How the paper's legends write it.
+    #: Name in the legends of the paper.
     label: str
 
     @abstractmethod
     def index(self, step: int, size: int) -> int:
-        """The member of a pool of this size that acts at a step."""
+        """Return the index of the member that acts at ``step`` in a pool of ``size`` members."""
 
     def check(self, size: int) -> None:  # noqa: B027 (most schedules fit every pool)
-        """Raise if a pool of this size does not fit the schedule."""
+        """Raise if the schedule cannot be used with a pool of ``size`` members."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """What tells this schedule from others, as plain data; nothing in it depends on a step."""
+        """Return plain data that identify this schedule. They do not depend on the step."""
 
     def load_state_dict(self, state: abc.Mapping[str, Any]) -> None:
-        """Raise unless the state is that of this schedule."""
+        """Raise if the state belongs to another schedule."""
         if dict(state) != self.state_dict():
-            raise ParameterError(f"the state is that of another schedule, {dict(state)}; this one is {self!r}")
+            raise ParameterError(f"the state belongs to another schedule, {dict(state)}; this one is {self!r}")
 
 
 class RoundRobin(Schedule):
-    """Each rule for n steps, then the next, and after the last the first again: RR(n) of the paper.
+    """Cyclic order in which each rule acts for n consecutive steps: RR(n) of the paper.
 
     Args:
-        n: for how many steps in a row each rule acts, at least 1.
+        n: number of consecutive steps of each rule, at least 1.
     """
 
     def __init__(self, n: int = 1) -> None:
-        self.n = _whole(n, "n", "the steps in a row of each rule", 1, "RoundRobin(1000) or mas-rr(1000)")
+        self.n = _whole(n, "n", "the number of consecutive steps of each rule", 1, "RoundRobin(1000) or mas-rr(1000)")
         self.label = f"RR({_in_thousands(self.n)})"
 
     def index(self, step: int, size: int) -> int:
@@ -66,13 +66,13 @@ class RoundRobin(Schedule):
 
 
 class Random(Schedule):
-    """A rule drawn anew at each step, all with the same probability: Rand of the paper.
+    """A rule drawn uniformly at random for each step: Rand of the paper.
 
-    The draw of step t is a function of the seed and t alone (Philox, a generator that counts), whatever was drawn
-    before, so that nothing but the seed and the number of the step needs to be kept.
+    The draw of step t depends on the seed and t alone (Philox is a counter-based generator), not on earlier draws. A
+    checkpoint therefore needs only the seed and the step number.
 
     Args:
-        seed: a whole number, at least 0; None takes one from torch's global generator.
+        seed: a whole number, at least 0; None draws one from torch's global generator.
     """
 
     label = "Rand"
@@ -85,7 +85,7 @@ class Random(Schedule):
     def index(self, step: int, size: int) -> int:
         block, place = divmod(step, _BLOCK)
         if block != self._block:
-            # The raw stream of a bit generator stays the same in all versions of numpy; that of `integers` need not.
+            # numpy keeps the raw stream of a bit generator across versions, but not the stream of `integers`.
             generator = np.random.Philox(key=self.seed, counter=block * (_BLOCK // _PER_COUNT))
             self._block, self._draws = block, generator.random_raw(_BLOCK)
         return int(self._draws[place]) * size >> 64  # uniform to within size / 2^64
@@ -94,7 +94,7 @@ class Random(Schedule):
         return {"kind": "random", "seed": self.seed}
 
     def load_state_dict(self, state: abc.Mapping[str, Any]) -> None:
-        """Take over the seed, unless this schedule was given another one."""
+        """Restore the seed. Raise if this schedule was constructed with a different one."""
         if self._given or set(state) != {"kind", "seed"} or state["kind"] != "random":
             super().load_state_dict(state)
         else:
@@ -105,7 +105,7 @@ class Random(Schedule):
 
 
 class Sequence(Schedule):
-    """A given order, again and again: ``Sequence([0, 0, 1])`` lets the first rule act twice, then the second once.
+    """A given order, repeated: with ``Sequence([0, 0, 1])`` the first rule acts twice, then the second once.
 
     Args:
         indices: positions in the pool, counted from 0.
@@ -139,9 +139,9 @@ class Sequence(Schedule):
 
 
 class Custom(Schedule):
-    """A user's function from a step to an index, whose answers are checked.
+    """A user's function from a step to an index. Its return values are validated.
 
-    Its state cannot tell one function from another: resuming with the same function is the user's part.
+    The state does not identify the function: the user must resume with the same one.
     """
 
     label = "custom"
@@ -153,7 +153,7 @@ class Custom(Schedule):
         answer: object = self.function(step)
         if isinstance(answer, bool) or not isinstance(answer, (int, np.integer)) or not 0 <= answer < size:
             raise ParameterError(
-                f"the schedule answered {answer!r} at step {step}; a position in a pool of {size} rules is a whole "
+                f"the schedule returned {answer!r} at step {step}; a position in a pool of {size} rules is a whole "
                 f"number from 0 to {size - 1}"
             )
         return int(answer)
@@ -166,7 +166,7 @@ class Custom(Schedule):
 
 
 def as_schedule(schedule: object) -> Schedule:
-    """A schedule as it is, or a user's function ``step -> index`` as one."""
+    """Return a schedule unchanged, or wrap a user's function ``step -> index``."""
     if isinstance(schedule, Schedule):
         return schedule
     if isinstance(schedule, type) or not callable(schedule):
@@ -183,12 +183,12 @@ def _whole(value: object, name: str, meaning: str, least: int, example: str) -> 
 
 
 def _seed(value: object) -> int:
-    seed = _whole(value, "seed", "where the draws start", 0, "Random(seed=3)")
+    seed = _whole(value, "seed", "the seed of the draws", 0, "Random(seed=3)")
     if seed >= 2**64:
-        raise ParameterError(f"seed={seed}: a seed lies below 2^64")
+        raise ParameterError(f"seed={seed}: a seed must be below 2^64")
     return seed
 
 
 def _in_thousands(n: int) -> str:
-    """1k and 2.5k, as the paper writes 1000 and 2500."""
+    """Format 1000 and 2500 as 1k and 2.5k, as the paper does."""
     return f"{n / 1000:g}k" if n >= 1000 and n % 100 == 0 else str(n)
