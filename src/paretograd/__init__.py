@@ -52,7 +52,7 @@ from paretograd.errors import (
 from paretograd.guarantees import RESULTS, Evidence, Guarantee, Hypothesis, Result, Surrogate
 from paretograd.problems.base import Problem
 from paretograd.problems.registry import problem, problems
-from paretograd.schedules.order import Random, RoundRobin, Sequence
+from paretograd.schedules import Random, RoundRobin, Sequence
 from paretograd.solution import Solution, Status
 from paretograd.solvers.stationarity import stationarity
 

@@ -18,7 +18,7 @@ from paretograd.aggregators.power import NashMTL
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Guarantee
-from paretograd.schedules.order import Random, RoundRobin, Schedule, as_schedule
+from paretograd.schedules import Random, RoundRobin, Schedule, as_schedule
 from paretograd.solution import Outcome, Solution
 
 Answer = TypeVar("Answer")

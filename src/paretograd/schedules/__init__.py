@@ -1,1 +1,0 @@
-"""Schedules that choose the rule of a pool for each step."""
