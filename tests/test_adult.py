@@ -83,9 +83,9 @@ class TestFiles:
 
     def test_a_folder_that_cannot_be_looked_into(self, tmp_path, monkeypatch):
         file = made_file(tmp_path, "adult.data", "hello")
-        with pytest.raises(pg.DataError, match=r"cannot be looked for \(File name too long\)\. Fetch https"):
+        with pytest.raises(pg.DataError, match=r"cannot be accessed \(File name too long\)\. Fetch https"):
             read(file, "adult", tmp_path / ("x" * 300))
-        with pytest.raises(pg.DataError, match="cannot be looked for"):
+        with pytest.raises(pg.DataError, match="cannot be accessed"):
             load_cifar10(tmp_path / ("x" * 300))
 
         def forbidden(path):
@@ -93,7 +93,7 @@ class TestFiles:
 
         monkeypatch.setattr(Path, "is_file", forbidden)
         for folder in (tmp_path, None):  # None: the cache
-            with pytest.raises(pg.DataError, match=r"adult\.data cannot be looked for \(Permission denied\)"):
+            with pytest.raises(pg.DataError, match=r"adult\.data cannot be accessed \(Permission denied\)"):
                 read(file, "adult", folder)
 
     @pytest.mark.parametrize("suffix", ["", ".gz", ".xz"])
@@ -102,7 +102,7 @@ class TestFiles:
         file = made_file(tmp_path, "adult.data", "hello")
         (tmp_path / "adult.data").unlink()
         made_file(tmp_path, "adult.data", text, suffix)
-        with pytest.raises(pg.DataError, match=r"is not the adult\.data that is expected: its sha256 begins with"):
+        with pytest.raises(pg.DataError, match=r"is not the expected adult\.data: its sha256 begins with"):
             read(file, "adult", tmp_path)
 
     @pytest.mark.parametrize("suffix", [".gz", ".xz"])
@@ -111,7 +111,7 @@ class TestFiles:
         file = made_file(tmp_path, "adult.data", "hello" * 1000, suffix)
         path = tmp_path / f"adult.data{suffix}"
         path.write_bytes(path.read_bytes()[:cut])
-        with pytest.raises(pg.DataError, match=r"cannot be read|is not the adult\.data"):
+        with pytest.raises(pg.DataError, match=r"cannot be read|is not the expected adult\.data"):
             read(file, "adult", tmp_path)
 
     def test_damaged_archives(self, tmp_path):
@@ -121,7 +121,7 @@ class TestFiles:
         sound = path.read_bytes()
         for place in range(10, len(sound)):
             path.write_bytes(sound[:place] + bytes([sound[place] ^ 0xFF]) + sound[place + 1 :])
-            with pytest.raises(pg.DataError, match=r"cannot be read|is not the adult\.data"):
+            with pytest.raises(pg.DataError, match=r"cannot be read|is not the expected adult\.data"):
                 read(file, "adult", tmp_path)
 
     @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ class TestFiles:
         cached = tmp_path / "cache" / "paretograd" / "adult" / "adult.data"
         answers = [b"<html>blocked</html>", b"hello"]
         monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: io.BytesIO(answers.pop(0)))
-        with pytest.raises(pg.DataError, match=r"example\.invalid/adult\.data is not the adult\.data"):
+        with pytest.raises(pg.DataError, match=r"example\.invalid/adult\.data is not the expected adult\.data"):
             read(file, "adult")
         assert not cached.exists()
         assert read(file, "adult") == b"hello"
@@ -221,7 +221,7 @@ class TestEncoding:
     @pytest.mark.parametrize(
         ("line", "message"),
         [
-            (LINES[0].rpartition(",")[0], "line 3 is not one of the Adult data, which have 15 values"),
+            (LINES[0].rpartition(",")[0], "line 3 is not a row of the Adult data, which has 15 values"),
             (LINES[0] + ", 1", "line 3 is not"),
             (LINES[0].replace("50K", "60K"), "line 3 is not"),
             (LINES[0].replace("Male", "male").replace("Female", "female"), "line 3 is not"),

@@ -100,7 +100,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, records: dict[str, bytes]
     folder, target = python(tmp_path, records), tmp_path / "owned"
     batch = {b"labels": Hostile(target), b"data": np.zeros(3)}
     (folder / "cifar-10-batches-py" / "data_batch_3").write_bytes(pickle.dumps(batch))
-    with pytest.raises(DataError, match=r"data_batch_3 is no batch .*system"):
+    with pytest.raises(DataError, match=r"data_batch_3 is not a batch .*system"):
         load_cifar10(folder)
     assert not target.exists()
 
@@ -109,7 +109,7 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path, records: dict[str, bytes]
 def test_a_file_that_is_no_batch(tmp_path: Path, records: dict[str, bytes], content: bytes) -> None:
     folder = python(tmp_path, records)
     (folder / "cifar-10-batches-py" / "test_batch").write_bytes(content)
-    with pytest.raises(DataError, match="test_batch is no batch"):
+    with pytest.raises(DataError, match="test_batch is not a batch"):
         load_cifar10(folder)
 
 
@@ -147,7 +147,7 @@ def test_download_is_kept(tmp_path: Path, records: dict[str, bytes], monkeypatch
     assert len(calls) == 1
     monkeypatch.setattr(sources, "download", lambda *arguments: b"<html>")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-    with pytest.raises(DataError, match="no archive"):
+    with pytest.raises(DataError, match="not a valid archive"):
         load_cifar10()
 
 
@@ -208,7 +208,7 @@ def test_a_seed_is_a_split() -> None:
 
 
 def test_too_many_clients_are_refused() -> None:
-    with pytest.raises(pg.ParameterError, match="more than 2500 images"):
+    with pytest.raises(pg.ParameterError, match="more than the 2500 images"):
         partition(made(), 0, clients=30, shards=10, size=25)
 
 

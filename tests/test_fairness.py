@@ -103,7 +103,7 @@ class TestObjectives:
         given = torch.tensor(values)
         sound = torch.zeros(len(values), dtype=torch.bool)
         parts = {"labels": sound, "groups": sound, name: given}
-        with pytest.raises(pg.InputError, match=rf"{name}: bool, or numbers 0 and 1; {told}.*{name} == "):
+        with pytest.raises(pg.InputError, match=rf"{name} must be bool or hold only 0 and 1; {told}.*{name} == "):
             measure(torch.zeros(len(values)), **parts)
 
     def test_a_graph_that_is_compiled_is_not_stopped_by_the_check(self, monkeypatch):

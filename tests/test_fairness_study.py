@@ -530,8 +530,8 @@ class TestOwnData:
             ("validation", lambda rows: rows._replace(labels=rows.labels[1:]), r"validation: .*\(30, \d+\), \(29,\)"),
             ("train", lambda rows: rows._replace(features=rows.features[:, 0]), r"train: features have shape \(N, F\)"),
             ("test", lambda rows: Rows(*(part[:0] for part in rows)), "test: .*at least one row"),
-            ("test", lambda rows: rows._replace(labels=rows.labels + 1), "test labels: bool, or numbers 0 and 1"),
-            ("train", lambda rows: rows._replace(groups=rows.groups / 2), "train groups: bool, or numbers 0 and 1"),
+            ("test", lambda rows: rows._replace(labels=rows.labels + 1), "test labels must be bool or hold only 0"),
+            ("train", lambda rows: rows._replace(groups=rows.groups / 2), "train groups must be bool or hold only 0"),
             ("train", lambda rows: rows._replace(features=rows.features / 0), "train features: .* not finite"),
         ],
     )

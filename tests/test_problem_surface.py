@@ -166,7 +166,7 @@ def test_a_problem_of_ones_own() -> None:
         ("dtlz1", {"m": 4, "n": 3}, "dtlz1: n=3 is too small; the smallest is 4"),
         ("quadratic", {"angle": 200.0}, "angle=200 must lie between 0 and 180 degrees"),
         ("quadratic", {"angle": "wide"}, "angle='wide': a real number is needed"),
-        ("quadratic", {"n": 1, "angle": 90.0}, "on a line gradients meet at 0 or 180 degrees"),
+        ("quadratic", {"n": 1, "angle": 90.0}, "with n = 1 the angle is 0 or 180 degrees"),
         ("quadratic", {"spectrum": [1.0, 2.0]}, r"give n = 4 eigenvalues, or 2 rows of 4"),
         ("quadratic", {"n": 2, "spectrum": [1.0, 0.0]}, "must be finite and above 0"),
         ("quadratic", {"n": 2, "spectrum": "steep"}, "must be n numbers, or m rows of them"),
@@ -223,9 +223,9 @@ def test_wrong_declarations(fields: dict, message: str) -> None:
 
 
 def test_wrong_objectives() -> None:
-    with pytest.raises(pg.ShapeError, match=r"made losses of shape \(5, 2\)"):
+    with pytest.raises(pg.ShapeError, match=r"returned losses of shape \(5, 2\)"):
         own([0.0, 0.0], [1.0, 1.0], objectives=lambda x: x).jacobian(torch.zeros(5, 2))
-    with pytest.raises(pg.InputError, match="cut the graph"):
+    with pytest.raises(pg.InputError, match="the losses have no graph"):
         own([0.0, 0.0], [1.0, 1.0], objectives=lambda x: x.detach()[..., :1]).jacobian(torch.zeros(5, 2))
 
 

@@ -1,4 +1,4 @@
-"""Test problems as declared data, and what compares sets of losses: dominance and hypervolume."""
+"""Test problems as declared data, with dominance and hypervolume to compare sets of losses."""
 
 from paretograd.problems.base import Problem
 from paretograd.problems.dominance import dominates, hypervolume, non_dominated

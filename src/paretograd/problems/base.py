@@ -1,4 +1,4 @@
-"""A test problem as declared data: objectives, box, constants of the theory, Pareto set, and where it comes from."""
+"""`Problem`: a test problem as declared data, from objectives and box to Pareto set and source."""
 
 from __future__ import annotations
 
@@ -19,28 +19,32 @@ Points = Callable[[int], Tensor]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Problem:
-    """m objectives of n variables on a box, with what is known about them.
+    """m objectives of n variables on a box, with their known properties.
 
-    `problem` makes the ones that come with the library; make your own by naming the fields.
+    `problem` returns the built-in problems. To define your own, pass the fields by name.
 
     Args:
-        name: what `problem` and the command line call it.
-        label: what figures call it.
-        objectives: points ``(..., n)`` to losses ``(..., m)``, in torch, for any float dtype and leading dimensions.
+        name: name for `problem` and the command line.
+        label: name in figures.
+        objectives: function from points ``(..., n)`` to losses ``(..., m)``, in torch, for any float dtype and leading
+            dimensions.
         m: number of objectives.
-        lower: the box's lower corner, shape ``(n,)``, float64; ``-inf`` where there is no bound.
-        upper: the box's upper corner; ``inf`` where there is no bound.
-        least: a lower bound of each objective on the box. Theorem 1 speaks of F >= 0: subtract their sum from F.
-        smoothness: a number L such that every objective's gradient is L-Lipschitz on the box. None where there is no
-            such number, or none is known.
-        convex: whether every objective is convex on the box.
-        pareto_set: number of points to Pareto optimal points ``(count, n)``, spread over the whole set.
-        pareto_front: number of points to their losses ``(count, m)``; from the Pareto set where it is not given.
-        closed_jacobian: points to losses and Jacobian ``(..., m, n)``, where a formula is faster than autograd.
+        lower: lower corner of the box, shape ``(n,)``, float64; ``-inf`` for no bound.
+        upper: upper corner of the box; ``inf`` for no bound.
+        least: a lower bound of each objective on the box. Theorem 1 requires F >= 0: subtract their sum from F.
+        smoothness: a number L such that every objective's gradient is L-Lipschitz on the box; None if there is no such
+            number or none is known.
+        convex: True if every objective is convex on the box.
+        pareto_set: function from a number of points to Pareto optimal points ``(count, n)``, spread over the whole set.
+        pareto_front: function from a number of points to their losses ``(count, m)``; computed from the Pareto set by
+            default.
+        closed_jacobian: function from points to losses and Jacobian ``(..., m, n)``, if a formula is faster than
+            autograd.
         formula: the objectives in plain text.
-        note: what a user should know, such as where an objective is not differentiable.
-        source: where the problem comes from.
-        parameters: what `problem` was given, defaults included: ``problem(p.name, **p.parameters)`` makes it again.
+        note: remarks for users, such as the points where an objective is not differentiable.
+        source: reference for the problem.
+        parameters: the arguments of `problem`, including defaults: ``problem(p.name, **p.parameters)`` is the same
+            problem.
     """
 
     name: str
@@ -82,20 +86,20 @@ class Problem:
         return self.lower.shape[0]
 
     def __call__(self, points: Tensor) -> Tensor:
-        """Losses ``(..., m)`` of points ``(..., n)``; differentiable."""
+        """Return the losses ``(..., m)`` of points ``(..., n)``; differentiable."""
         self._check(points)
         losses = self.objectives(points)
         if losses.shape != (*points.shape[:-1], self.m):
             raise ShapeError(
-                f"{self.name}: the objectives made losses of shape {tuple(losses.shape)} from points of shape "
+                f"{self.name}: the objectives returned losses of shape {tuple(losses.shape)} for points of shape "
                 f"{tuple(points.shape)}; (..., n) must become (..., m) with m = {self.m}"
             )
         return losses
 
     def jacobian(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses ``(..., m)`` and Jacobian ``(..., m, n)`` of points ``(..., n)``, outside of autograd.
+        """Return losses ``(..., m)`` and Jacobian ``(..., m, n)`` of points ``(..., n)``, detached from autograd.
 
-        By the problem's closed form, or by one backward pass per objective over all points at once.
+        They come from the problem's closed form, or from one backward pass per objective over all points at once.
         """
         self._check(points)
         if self.closed_jacobian is not None:
@@ -103,11 +107,12 @@ class Problem:
         return by_autograd(self, points)
 
     def start(self, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A start ``(n,)``, uniform on the central half of the box: the protocol of the paper's synthetic study.
+        """Draw a start ``(n,)``, uniform on the central half of the box: the protocol of the paper's synthetic study.
 
-        Bit by bit ``torch.manual_seed(seed); lo + (hi - lo) / 4 + (hi - lo) / 2 * torch.rand(n)`` in float32, converted
-        to ``dtype`` at the end, so that a seed means one point in every precision. The global generator stays as it is.
-        Where the box has no bounds, [-1, 1] takes its place; where it has one, the interval of length 2 that it ends.
+        The result equals ``torch.manual_seed(seed); lo + (hi - lo) / 4 + (hi - lo) / 2 * torch.rand(n)`` bit for bit in
+        float32, converted to ``dtype`` at the end, so that a seed gives the same point in every precision. The global
+        generator is left unchanged. A variable without bounds uses [-1, 1]; one with a single bound uses the interval
+        of length 2 that ends there.
         """
         low = torch.where(self.lower.isfinite(), self.lower, (self.upper - 2.0).nan_to_num(posinf=-1.0))
         high = torch.where(self.upper.isfinite(), self.upper, low + 2.0)
@@ -116,12 +121,12 @@ class Problem:
         return (quarter + half * torch.rand(self.n, generator=generator, device="cpu")).to(dtype)
 
     def starts(self, seeds: Iterable[int], dtype: torch.dtype = torch.float32) -> Tensor:
-        """The starts of several seeds, shape ``(B, n)``."""
+        """Return the starts of several seeds, shape ``(B, n)``."""
         rows = [self.start(seed, dtype) for seed in seeds]
         return torch.stack(rows) if rows else torch.empty(0, self.n, dtype=dtype, device="cpu")
 
     def inside(self, points: Tensor) -> Tensor:
-        """Whether each point lies in the box (its boundary included), shape ``(...)``, bool; NaN lies outside."""
+        """Return True for each point in the box (boundary included), shape ``(...)``, bool; NaN lies outside."""
         self._check(points)
         lower, upper = self.lower.to(points.device), self.upper.to(points.device)
         return ((points >= lower) & (points <= upper)).all(-1)

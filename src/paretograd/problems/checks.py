@@ -1,4 +1,4 @@
-"""Sizes, seeds and other parameters of problems."""
+"""Validation of sizes, seeds and other whole numbers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from paretograd.errors import ParameterError
 
 
 def whole_number(problem: str, what: str, value: object, least: int | None = 1) -> int:
-    """An int, not below ``least``.
+    """Validate a whole number of at least ``least`` and return it as an int.
 
     Args:
-        problem: name of the problem, for the message.
-        what: name of the parameter, for the message.
-        value: what was given.
-        least: the smallest value allowed; None for any.
+        problem: name of the problem, for error messages.
+        what: name of the parameter, for error messages.
+        value: the value to validate.
+        least: the smallest allowed value; None for no limit.
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise ParameterError(f"{problem}: {what}={value!r} must be a whole number")

@@ -1,4 +1,4 @@
-"""Which points beat which, which are beaten by none, and how much of the space a set of points beats."""
+"""Pareto dominance, non-dominated subsets and the hypervolume of a set of points."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from torch import Tensor
 
 from paretograd.errors import DTypeError, InputError, MissingExtraError, ShapeError
 
-#: Points that are compared with all candidates at once; bounds the memory.
+#: Number of points compared with all candidates at once; bounds the memory.
 _BLOCK = 256
 
 
 def dominates(first: Tensor, second: Tensor) -> Tensor:
-    """Whether ``first`` is at least as good in every objective and better in one, shape ``(...)``, bool.
+    """Return True where ``first`` is at least as good in every objective and better in one, shape ``(...)``, bool.
 
     Args:
         first: losses, shape ``(..., m)``; smaller is better.
-        second: losses whose shape broadcasts with it.
+        second: losses of a shape that broadcasts with ``first``.
     """
     return (first <= second).all(-1) & (first < second).any(-1)
 
 
 def non_dominated(losses: Tensor) -> Tensor:
-    """Which of N points no other one dominates, shape ``(N,)``, bool. Equal points do not dominate each other.
+    """Return a mask of the points that no other point dominates, shape ``(N,)``, bool.
 
-    For m <= 2 by sorting; else each point is compared with the undominated ones before it in lexicographic order, where
-    everything that dominates it must be. 10,000 points that are all undominated take a fraction of a second.
+    Equal points do not dominate each other. Pairs (m = 2) are sorted. Otherwise each point is compared with the
+    non-dominated ones before it in lexicographic order, which include a dominating point if there is one. 10,000 points
+    that are all non-dominated take a fraction of a second.
 
     Args:
         losses: shape ``(N, m)``; smaller is better. Infinity is allowed, NaN is not.
@@ -42,10 +43,10 @@ def non_dominated(losses: Tensor) -> Tensor:
 
 
 def hypervolume(losses: Tensor, reference: Tensor | Sequence[float]) -> float:
-    """Volume of the region that the points dominate, up to the reference point. Larger is better.
+    """Return the volume of the region that the points dominate, up to the reference point. Larger is better.
 
-    Points that do not lie below the reference in every objective add nothing. Exact, by moocore's algorithms; it comes
-    with the extra ``moo``.
+    Points that are not below the reference in every objective add nothing. The value is exact. It is computed by
+    moocore, which the extra ``moo`` installs.
 
     Args:
         losses: shape ``(N, m)``.
@@ -61,7 +62,7 @@ def hypervolume(losses: Tensor, reference: Tensor | Sequence[float]) -> float:
 
 
 def _sorted_pairs(points: Tensor) -> Tensor:
-    """For distinct pairs in lexicographic order: a pair survives if its second number is below all before it."""
+    """Non-dominated mask of distinct pairs in lexicographic order: the second number must be below all before it."""
     second = points[:, 1]
     kept = torch.ones(len(points), dtype=torch.bool, device=points.device)
     kept[1:] = second[1:] < second.cummin(0).values[:-1]
@@ -69,7 +70,7 @@ def _sorted_pairs(points: Tensor) -> Tensor:
 
 
 def _in_blocks(points: Tensor) -> Tensor:
-    """For distinct points in lexicographic order. Below or equal everywhere is dominance, as none are equal."""
+    """Non-dominated mask of distinct points in lexicographic order. Since none are equal, ``<=`` means dominance."""
     kept = torch.ones(len(points), dtype=torch.bool, device=points.device)
     survivors = points[:0]
     for begin in range(0, len(points), _BLOCK):
@@ -84,7 +85,7 @@ def _in_blocks(points: Tensor) -> Tensor:
 
 
 def _below(first: Tensor, second: Tensor) -> Tensor:
-    """``(A, B)``: whether point a is below or equal to point b in every objective; one objective at a time."""
+    """Return True at ``(a, b)`` if point a is at most point b in every objective; one objective at a time."""
     below = torch.ones(len(first), len(second), dtype=torch.bool, device=first.device)
     for a, b in zip(first.unbind(-1), second.unbind(-1), strict=True):
         below &= a.unsqueeze(1) <= b

@@ -31,7 +31,7 @@ _SPHERE_TEXT = "f_i = (1 + g) times the sphere's coordinates: prod cos(pi y_j / 
 
 @dataclass(frozen=True)
 class _Bounds:
-    """Upper bounds on the box: of a function's value, its gradient's norm and its Hessian's norm."""
+    """Upper bounds, on the box, of a function's value, its gradient's norm and its Hessian's norm."""
 
     value: float
     slope: float
@@ -108,8 +108,8 @@ def maf1(m: int = 3, n: int | None = None) -> Problem:
 
 
 def _linear_bounds(m: int) -> _Bounds:
-    # A product of m - 1 factors in [0, 1], each linear in its own variable: partial derivatives lie in [-1, 1], second
-    # ones too, and those in one variable twice are 0. Attained by y_1 ... y_(m-1) at y = 1.
+    # A product of m - 1 factors in [0, 1], each linear in its own variable: first and second partial derivatives lie in
+    # [-1, 1], and second derivatives in a single variable are 0. Attained by y_1 ... y_(m-1) at y = 1.
     return _Bounds(1.0, math.sqrt(m - 1), float(m - 2))
 
 
@@ -125,10 +125,10 @@ def _sphere_bounds(m: int) -> _Bounds:
 
 
 def _angles(count: int, m: int) -> Tensor:
-    """y, shape ``(count, m - 1)``, whose points are uniform on the sphere's part in the positive orthant."""
+    """Return y, shape ``(count, m - 1)``, whose points are uniform on the sphere in the positive orthant."""
     if m == 2:
         return cube(count, 1)
-    # Half-normal coordinates point in uniform directions. From the last, theta_1, to the first the angles are those
+    # Half-normal coordinates have uniform directions. The angles, from the last (theta_1) to the first, are those
     # between a coordinate and all before it.
     directions = torch.erfinv(cube(count, m))
     before = directions.square().cumsum(-1).sqrt()
@@ -144,13 +144,13 @@ def _bowl_bounds(k: int) -> _Bounds:
 
 
 def _waves(z: Tensor) -> Tensor:
-    # Half angles, 1 - cos a = 2 sin^2(a / 2), so that g keeps its digits near the front.
+    # Half angles, 1 - cos a = 2 sin^2(a / 2), keep g accurate near the front.
     u = z - 0.5
     return 100.0 * (u.square() + 2.0 * (10.0 * math.pi * u).sin().square()).sum(-1)
 
 
 def _waves_bounds(k: int) -> _Bounds:
-    # Each z with u = z - 1/2 in [-1/2, 1/2]: u^2 <= 1/4, |(u^2)'| <= 1, (u^2)'' = 2, beside 1 - cos(20 pi u).
+    # For each z, with u = z - 1/2 in [-1/2, 1/2]: u^2 <= 1/4, |(u^2)'| <= 1, (u^2)'' = 2, plus 1 - cos(20 pi u).
     return _Bounds(225.0 * k, 100.0 * (1.0 + 20.0 * math.pi) * math.sqrt(k), 100.0 * (2.0 + 400.0 * math.pi**2))
 
 
@@ -175,7 +175,7 @@ def _scalable(
     note: str = "",
     source: str = _DTLZ,
 ) -> Problem:
-    """(1 + g(z)) p(y) with n = m - 1 + k variables; the Pareto set has z = 1/2, where g = 0, and any y."""
+    """Build (1 + g(z)) p(y) with n = m - 1 + k variables. On the Pareto set z = 1/2, so g = 0, and y is arbitrary."""
     m = whole_number(name, "m", m, least=2)
     n = m - 1 + k if n is None else whole_number(name, "n", n, least=m)
     p, g = position_bounds(m), distance_bounds(n - m + 1)

@@ -1,4 +1,4 @@
-"""Losses and Jacobians of many points at once, and constants in the points' dtype."""
+"""Losses and Jacobians of batches of points, and constants in the dtype of the points."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from paretograd.errors import InputError
 
 
 def by_autograd(objectives: Callable[[Tensor], Tensor], points: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses ``(..., m)`` and Jacobian ``(..., m, n)`` by one backward pass per objective over the whole batch.
+    """Return losses ``(..., m)`` and Jacobian ``(..., m, n)`` by one backward pass per objective over the whole batch.
 
-    The sum of an objective over the batch has every point's gradient at once, because each loss depends on its own
-    point only.
+    The gradient of an objective summed over the batch contains every point's gradient, because each loss depends only
+    on its own point.
     """
     with torch.inference_mode(False), torch.enable_grad():
         leaf = points.detach().clone().requires_grad_()
         losses = objectives(leaf)
         if not losses.requires_grad:
-            raise InputError("the objectives cut the graph; compute losses from the points in torch, without detach")
+            raise InputError("the losses have no graph; compute them from the points in torch, without detach")
         m = losses.shape[-1]
         rows = [
             torch.autograd.grad(losses[..., k].sum(), leaf, retain_graph=k + 1 < m, materialize_grads=True)[0]
@@ -32,28 +32,31 @@ def by_autograd(objectives: Callable[[Tensor], Tensor], points: Tensor) -> tuple
     return losses.detach(), torch.stack(rows, -2)
 
 
-#: What numpy, too, computes in.
+#: Dtypes in which numpy can compute, too.
 _NUMPY = (torch.float32, torch.float64)
 
 
 def by_numpy(form: Callable[..., tuple[Any, Any]], points: Tensor, constants: Constants) -> tuple[Tensor, Tensor]:
-    """A closed form in numpy, whose calls cost less than torch's, for points that numpy can read; in torch for others.
+    """Evaluate a closed form in numpy if numpy can read the points, otherwise in torch.
 
-    For few points the calls are all that it costs. Their number decides nothing all the same, so that a batch is
-    rounded as each of its points alone.
+    A numpy call costs less than a torch call, which is what matters for few points. The choice does not depend on the
+    number of points, so that a batch is rounded like each of its points alone.
 
     Args:
-        form: the module, numpy or torch, with points and constants of its kind, to losses and Jacobian.
+        form: function from a module (numpy or torch), points and constants, all of that module's type, to losses and
+            Jacobian.
+        points: shape ``(..., n)``.
+        constants: the constants of the problem.
     """
     if points.dtype not in _NUMPY or not points.is_cpu:
         return form(torch, points, *constants.like(points))
-    with np.errstate(all="ignore"):  # as silent as torch
+    with np.errstate(all="ignore"):  # torch does not warn either
         losses, rows = form(np, points.numpy(), *constants.arrays_like(points))
     return torch.from_numpy(losses), torch.from_numpy(rows)
 
 
 class Constants:
-    """float64 constants of a problem in the dtype and on the device of the points, converted once for each."""
+    """float64 constants of a problem, converted once for each dtype and device of the points."""
 
     def __init__(self, *values: Tensor) -> None:
         self._values = values
@@ -61,18 +64,18 @@ class Constants:
         self._arrays: dict[torch.dtype, tuple[NDArray[Any], ...]] = {}
 
     def like(self, points: Tensor) -> tuple[Tensor, ...]:
-        """The constants for these points."""
+        """Return the constants in the dtype and on the device of the points."""
         key = (points.dtype, points.device)
         made = self._made.get(key)
         if made is None:
-            # Made in inference mode they could not take part in a backward pass later.
+            # Tensors created in inference mode cannot take part in a later backward pass.
             with torch.inference_mode(False):
                 made = tuple(value.to(dtype=points.dtype, device=points.device) for value in self._values)
             self._made[key] = made
         return made
 
     def arrays_like(self, points: Tensor) -> tuple[NDArray[Any], ...]:
-        """The constants for these points, which are in main memory, as arrays."""
+        """Return the constants as arrays in the dtype of the points, which must be on the CPU."""
         made = self._arrays.get(points.dtype)
         if made is None:
             made = self._arrays[points.dtype] = tuple(value.numpy() for value in self.like(points))

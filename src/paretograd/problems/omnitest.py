@@ -45,13 +45,13 @@ def omnitest(n: int = 3) -> Problem:
 
 
 def _pareto_set(count: int, n: int) -> Tensor:
-    """Points x_i = t + 2 k_i with t in [1, 3/2] and k_i in {0, 1, 2}.
+    """Return points x_i = t + 2 k_i with t in [1, 3/2] and k_i in {0, 1, 2}.
 
-    (f2, f1) is a sum of n vectors of the unit circle, so it lies in the disc of radius n, whose boundary is reached
-    only where all of them are equal: the front is that circle's quarter between the two minima, angles pi t.
+    (f2, f1) is a sum of n vectors on the unit circle, so it lies in the disc of radius n. It reaches the boundary only
+    if all n vectors are equal: the front is the quarter of that circle between the two minima, at angles pi t.
     """
     t = 1.0 + 0.5 * cube(count, 1)
     index = torch.arange(count, device="cpu")
-    # Beyond 3^39 cells an int64 overflows; so many points are never asked for.
+    # Beyond 3^39 cells an int64 overflows, but nobody requests that many points.
     cells = torch.stack([index // 3 ** min(i, 39) % 3 for i in range(n)], -1)
     return t + 2.0 * cells

@@ -23,20 +23,20 @@ def quadratic(
     angle: float = 120.0,
     seed: int = 0,
 ) -> Problem:
-    """f_k(x) = (x - c_k)' H_k (x - c_k) / 2 with the eigenvalues of every H_k and the conflict at the origin given.
+    """f_k(x) = (x - c_k)' H_k (x - c_k) / 2 with prescribed eigenvalues of every H_k and conflict at the origin.
 
     At the origin each gradient has norm one, and the gradients form a fan in a plane: evenly spaced, with ``angle``
-    between the first and the last. Each H_k has its own eigenvectors, a rotation drawn from ``seed``. So L is the
+    between the first and the last. Each H_k has its own eigenvectors, a random rotation drawn with ``seed``. L is the
     largest eigenvalue, and the Pareto set is the image of the simplex under
     w -> (sum_k w_k H_k)^-1 sum_k w_k H_k c_k, the minimiser of the weighted sum.
 
     Args:
         n: number of variables.
         m: number of objectives.
-        spectrum: n eigenvalues above 0 that all Hessians share, or m rows of them. By default from 1 to 0.1, evenly
+        spectrum: n positive eigenvalues that all Hessians share, or m rows of them; by default from 1 to 0.1, evenly
             spaced on a logarithmic scale.
-        angle: in degrees, from 0 (no conflict) to 180 (the origin is Pareto stationary). With n = 1 one of the two.
-        seed: of the rotations.
+        angle: in degrees, from 0 (no conflict) to 180 (the origin is Pareto stationary). With n = 1, either 0 or 180.
+        seed: seed of the rotations.
     """
     n, m = whole_number("quadratic", "n", n), whole_number("quadratic", "m", m)
     eigenvalues = _eigenvalues(spectrum, n, m)
@@ -50,7 +50,7 @@ def quadratic(
 
     def closed_jacobian(points: Tensor) -> tuple[Tensor, Tensor]:
         middle, curved, origin = constants.like(points)
-        # A sum for each entry, and no matrix product, whose rounding would depend on how many points there are.
+        # One sum per entry: the rounding of a matrix product would depend on the number of points.
         rows = torch.linalg.vecdot(points[..., None, None, :], curved) + origin
         return 0.5 * torch.linalg.vecdot(points.unsqueeze(-2) - middle, rows), rows
 
@@ -81,7 +81,7 @@ def quadratic(
 
 
 def _eigenvalues(spectrum: Sequence[float] | Sequence[Sequence[float]] | None, n: int, m: int) -> Tensor:
-    """Shape ``(m, n)``."""
+    """Validate the spectrum and return it with shape ``(m, n)``."""
     if spectrum is None:
         return torch.logspace(0.0, -1.0, n, dtype=torch.float64, device="cpu").expand(m, n)
     try:
@@ -98,14 +98,13 @@ def _eigenvalues(spectrum: Sequence[float] | Sequence[Sequence[float]] | None, n
 
 
 def _fan(angle: float, n: int, m: int) -> Tensor:
-    """m unit vectors ``(m, n)`` in the plane of the first two axes, evenly spaced over ``angle`` degrees."""
+    """Return m unit vectors ``(m, n)`` in the plane of the first two axes, evenly spaced over ``angle`` degrees."""
     if not 0.0 <= angle <= 180.0:
         raise ParameterError(f"quadratic: angle={angle:g} must lie between 0 and 180 degrees")
     if n == 1:
         if m > 1 and angle not in (0.0, 180.0):
             raise ParameterError(
-                f"quadratic: on a line gradients meet at 0 or 180 degrees; got angle={angle:g}. Take one of them, or "
-                "n >= 2"
+                f"quadratic: with n = 1 the angle is 0 or 180 degrees; got angle={angle:g}. Use one of these, or n >= 2"
             )
         return torch.linspace(1.0, 1.0 - angle / 90.0, m, dtype=torch.float64, device="cpu").sign().unsqueeze(-1)
     turns = torch.linspace(0.0, math.radians(angle), m, dtype=torch.float64, device="cpu")

@@ -1,4 +1,4 @@
-"""Problems by name. A new one is one function, one row here and one row in the tests' table."""
+"""Registry of problems by name. A new problem is one function, one row here and one row in the tests' table."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ REGISTRY: dict[str, Callable[..., Problem]] = {factory.__name__: factory for fac
 
 
 def problems() -> list[str]:
-    """Names of all test problems, for `problem`."""
+    """Return the names of all test problems, for `problem`."""
     return list(REGISTRY)
 
 
 def problem(name: str, **parameters: Any) -> Problem:
-    """A test problem by name, such as ``problem("vlmop2", n=4)`` or ``problem("dtlz2", m=5)``.
+    """Return a test problem by name, such as ``problem("vlmop2", n=4)`` or ``problem("dtlz2", m=5)``.
 
     Args:
         name: one of `problems`.
-        **parameters: sizes and the like; each has a default.
+        **parameters: sizes and other parameters of the problem; each has a default.
     """
     key = str(name).strip().lower()
     if key not in REGISTRY:
@@ -61,7 +61,7 @@ def problem(name: str, **parameters: Any) -> Problem:
         raise ParameterError(f"{key}: {error}. Its parameters are {', '.join(signature.parameters)}") from None
     bound.apply_defaults()
     made = REGISTRY[key](**bound.arguments)
-    # A default that depends on another parameter (n on m) is None above; what it became is known now.
+    # A default that depends on another parameter (n on m) is None above; read its value from the problem.
     sizes = {"n": made.n, "m": made.m}
     settled = {key: sizes.get(key, value) for key, value in bound.arguments.items()}
     return replace(made, parameters={key: value for key, value in settled.items() if value is not None})

@@ -1,4 +1,4 @@
-"""Data that the project does not ship: found in a folder, or downloaded once, and verified either way."""
+"""Data files that are not shipped: read from a folder or downloaded once, and always verified."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from typing import IO
 from paretograd.disk import replacing
 from paretograd.errors import DataError, InputError
 
-#: Where local copies lie; a folder, with one folder for each data set in it, or the files themselves.
+#: Environment variable of the folder with local copies, which holds the files or one folder for each data set.
 VARIABLE = "PARETOGRAD_DATA"
 
 #: Seconds to wait for a server.
 _PATIENCE = 30
 
-#: How to open a file, by the suffix that packing added to its name.
+#: Function that opens a file, by the suffix of its compression.
 _OPENERS: dict[str, Callable[[Path], IO[bytes] | GzipFile | LZMAFile]] = {
     "": lambda path: path.open("rb"),
     ".gz": GzipFile,
@@ -38,10 +38,10 @@ class DataFile:
     """One file of a data set.
 
     Attributes:
-        name: of the file, unpacked.
-        size: number of bytes; no more than these are ever read.
-        sha256: of its content.
-        url: where it can be downloaded from.
+        name: name of the uncompressed file.
+        size: its number of bytes; an upper bound on what is read.
+        sha256: checksum of its content.
+        url: address of the download.
     """
 
     name: str
@@ -51,14 +51,14 @@ class DataFile:
 
 
 def read(files: Sequence[DataFile], dataset: str, data_dir: str | Path | None = None) -> list[bytes]:
-    """The contents of files, from the first of: ``data_dir``, $PARETOGRAD_DATA, the cache, the network.
+    """Return the contents of files from the first of: ``data_dir``, $PARETOGRAD_DATA, the cache, the network.
 
-    A local copy may be plain, or packed as .gz or .xz. What has another checksum is refused.
+    A local copy may be plain, or compressed as .gz or .xz. A file with another checksum is rejected.
 
     Args:
-        files: which ones.
-        dataset: name of the folder that they may lie in.
-        data_dir: a folder that holds them, or the data set's folder; if it is given, nowhere else is looked.
+        files: the files to read.
+        dataset: name of the folder that may contain them.
+        data_dir: a folder that holds the files or the data set's folder. If given, no other place is searched.
     """
     given = data_dir if data_dir is not None else os.environ.get(VARIABLE) or None
     if given is not None:
@@ -75,7 +75,7 @@ def read(files: Sequence[DataFile], dataset: str, data_dir: str | Path | None = 
 
 
 def _fetched(file: DataFile, cached: Path, dataset: str, urls: Sequence[str]) -> bytes:
-    """The content of a file from the cache, or from its address, if that is one of those that are not there."""
+    """Return the content of a file from the cache, or download it if its address is among the missing ``urls``."""
     if file.url not in urls:
         return verified(file, cached)
     content = download(file.url, file.size + 1, dataset, urls)
@@ -85,29 +85,29 @@ def _fetched(file: DataFile, cached: Path, dataset: str, urls: Sequence[str]) ->
 
 
 def find(name: str, dataset: str, folder: Path, url: str) -> Path | None:
-    """Where a file lies in a folder or in the data set's folder in it, as it is or packed; None if nowhere."""
+    """Return the path of a file, plain or compressed, in a folder or its subfolder ``dataset``; None if not found."""
     places = (place / f"{name}{suffix}" for place in (folder, folder / dataset) for suffix in _OPENERS)
     return next((place for place in places if is_there(place, [url], dataset)), None)
 
 
 def is_there(path: Path, urls: Sequence[str], dataset: str) -> bool:
-    """Whether a file is there; where that cannot be known, a `DataError` says where else to get it."""
+    """Return True if a file exists. If that cannot be determined, raise a `DataError` that says where to get it."""
     try:
         return path.is_file()
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(f"{path} cannot be looked for ({reason}). {_remedy(urls, dataset)}") from error
+        raise DataError(f"{path} cannot be accessed ({reason}). {_remedy(urls, dataset)}") from error
 
 
 def verified(file: DataFile, path: Path) -> bytes:
-    """The content of a local file, if it is what it should be."""
-    content = unpacked(path, file.size + 1, file.url)  # one byte more tells a longer file, however long it unpacks to
+    """Return the content of a local file after verifying its checksum."""
+    content = unpacked(path, file.size + 1, file.url)  # one extra byte reveals a longer file, however long it is
     check(file, content, str(path))
     return content
 
 
 def unpacked(path: Path, most: int, url: str) -> bytes:
-    """At most so many bytes of a file's content."""
+    """Return at most ``most`` bytes of a file's uncompressed content."""
     suffix = path.suffix if path.suffix in _OPENERS else ""
     try:
         with _OPENERS[suffix](path) as stream:
@@ -117,17 +117,17 @@ def unpacked(path: Path, most: int, url: str) -> bytes:
 
 
 def check(file: DataFile, content: bytes, origin: str) -> None:
-    """Raise unless the content has the checksum of the file."""
+    """Raise if the content does not have the checksum of the file."""
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
         raise DataError(
-            f"{origin} is not the {file.name} that is expected: its sha256 begins with {found[:16]}, not with "
+            f"{origin} is not the expected {file.name}: its sha256 begins with {found[:16]}, not with "
             f"{file.sha256[:16]}. Fetch {file.url} again"
         )
 
 
 def download(url: str, most: int, dataset: str, needed: Sequence[str] = ()) -> bytes:
-    """At most so many bytes of what a server sends; an error tells all addresses that are needed."""
+    """Download at most ``most`` bytes. An error lists all ``needed`` addresses."""
     try:
         with urllib.request.urlopen(url, timeout=_PATIENCE) as answer:
             return bytes(answer.read(most))
@@ -141,12 +141,12 @@ def _remedy(urls: Sequence[str], dataset: str) -> str:
 
 
 def cache() -> Path:
-    """The folder in which downloads are kept."""
+    """Return the folder in which downloads are kept."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "paretograd"
 
 
 def store(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; a folder that cannot be written to is no reason to fail."""
+    """Write a file atomically; ignore a folder that is not writable."""
     with suppress(InputError), replacing(path) as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""Points spread evenly and without chance: over an interval, a cube, a simplex. They sample Pareto sets."""
+"""Deterministic, evenly spread points in an interval, a cube or a simplex, to sample Pareto sets."""
 
 from __future__ import annotations
 
@@ -9,31 +9,32 @@ from paretograd.problems.checks import whole_number
 
 
 def cube(count: int, d: int) -> Tensor:
-    """Points ``(count, d)`` in [0, 1]^d, float64: evenly spaced for d = 1, ends included, else a Kronecker sequence.
+    """Return points ``(count, d)`` in [0, 1]^d, float64.
 
-    The sequence steps by the powers of 1/phi, where phi^(d + 1) = phi + 1 (the golden ratio for d = 1): any number of
-    its points covers the cube evenly, and none lies on the boundary.
+    For d = 1 they are evenly spaced and include both ends; otherwise they form a Kronecker sequence. The sequence
+    steps by the powers of 1/phi, where phi^(d + 1) = phi + 1 (the golden ratio for d = 1). Any number of its points
+    covers the cube evenly, and none lies on the boundary.
     """
     count = whole_number("points of a Pareto set", "count", count)
     if d == 1:
         return torch.linspace(0.0, 1.0, count, dtype=torch.float64, device="cpu").unsqueeze(-1)
     phi = 2.0
-    for _ in range(64):  # a contraction: converged to the last digit long before
+    for _ in range(64):  # a contraction, which converges to the last digit long before
         phi = (1.0 + phi) ** (1.0 / (d + 1))
     steps = phi ** -torch.arange(1, d + 1, dtype=torch.float64, device="cpu")
     return torch.frac(0.5 + torch.arange(1, count + 1, dtype=torch.float64, device="cpu").unsqueeze(-1) * steps)
 
 
 def sticks(count: int, d: int) -> Tensor:
-    """Shares ``(count, d)`` by which a stick is broken d times so that the d + 1 pieces are uniform on the simplex."""
+    """Return shares ``(count, d)`` that break a stick d times into d + 1 pieces, uniform on the simplex."""
     exponents = 1.0 / torch.arange(d, 0, -1, dtype=torch.float64, device="cpu")
     return cube(count, d) ** exponents
 
 
 def products(kept: Tensor, taken: Tensor) -> Tensor:
-    """a_1 ... a_d, a_1 ... a_{d-1} b_d, ..., a_1 b_2, b_1, of ``kept`` a and ``taken`` b.
+    """Return a_1 ... a_d, a_1 ... a_{d-1} b_d, ..., a_1 b_2, b_1 for a = ``kept`` and b = ``taken``.
 
-    With a + b = 1 these are the pieces of a broken stick, with cosines and sines a point of the sphere, in the order
+    With a + b = 1 these are the pieces of a broken stick; with cosines and sines, a point on the sphere, in the order
     of DTLZ and MaF.
 
     Args:
@@ -52,7 +53,7 @@ def products(kept: Tensor, taken: Tensor) -> Tensor:
 
 
 def simplex(count: int, m: int) -> Tensor:
-    """Weights ``(count, m)`` that are non-negative and sum to one."""
+    """Return weights ``(count, m)`` that are non-negative and sum to one."""
     if m == 1:
         return torch.ones(whole_number("points of a Pareto set", "count", count), 1, dtype=torch.float64, device="cpu")
     shares = sticks(count, m - 1)

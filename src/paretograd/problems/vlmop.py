@@ -78,7 +78,7 @@ def _gaussians(name: str, label: str, n: int, bound: float, note: str, source: s
     def losses_and_gradients(xp: Any, points: Any, centres: Any) -> tuple[Any, Any]:
         offsets = points[..., None, :] - centres
         exponents = -(offsets * offsets).sum(-1)
-        losses = -xp.expm1(exponents)  # keeps its digits near a minimiser, where 1 - exp loses them
+        losses = -xp.expm1(exponents)  # accurate near a minimiser, where 1 - exp cancels
         return losses, offsets * (2.0 * xp.exp(exponents))[..., None]
 
     return Problem(

@@ -1,7 +1,7 @@
-"""ZDT1 to ZDT4 and ZDT6: one position x_1, n - 1 distances, f2 = g h(f1, g). ZDT5 is on bit strings.
+"""ZDT1 to ZDT4 and ZDT6: one position x_1, n - 1 distances, f2 = g h(f1, g). ZDT5 is defined on bit strings.
 
-All but ZDT2 have an infinite slope somewhere on the boundary of the box, so no gradient there, and no smoothness
-constant. In ZDT1, 3 and 4 the square root of f1 / g has it at x_1 = 0; left of that it is NaN.
+All but ZDT2 have an infinite slope somewhere on the boundary of the box, and hence no gradient there and no smoothness
+constant. In ZDT1, 3 and 4 it is the square root of f1 / g at x_1 = 0; to the left of that it is NaN.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ROOT = (
 )
 
 #: x_1 on the five pieces of ZDT3's front. With h(x) = 1 - sqrt(x) - x sin(10 pi x), each ends in a minimum of h that is
-#: lower than the one before, and the next begins where h falls below that. Digits: ends rounded down, starts up.
+#: lower than the one before, and the next begins where h falls below that. Ends are rounded down, starts up.
 ZDT3_PIECES = (
     (0.0, 0.083001534926911),
     (0.182228728029400, 0.257762363387830),
@@ -40,7 +40,7 @@ _ZDT3_LEAST = -0.77336901232664046  # h at the last end; f2 grows with g, so it 
 
 
 def zdt1(n: int = 30) -> Problem:
-    """The convex one: f2 = g - sqrt(f1 g), a linear function less a geometric mean, which is concave."""
+    """The convex one: f2 = g - sqrt(f1 g), a linear function minus a geometric mean, which is concave."""
 
     def second(x: Tensor, g: Tensor) -> Tensor:
         return g - (x * g).sqrt()
@@ -91,7 +91,7 @@ def zdt4(n: int = 10) -> Problem:
     """The one with 21^(n - 1) local fronts, on [0, 1] x [-5, 5]^(n - 1)."""
 
     def distance(rest: Tensor) -> Tensor:
-        # Half angles, 10 (1 - cos a) = 20 sin^2(a / 2), so that g keeps its digits near the front.
+        # Half angles, 10 (1 - cos a) = 20 sin^2(a / 2), keep g accurate near the front.
         return 1.0 + (rest.square() + 20.0 * (2.0 * math.pi * rest).sin().square()).sum(-1)
 
     def second(x: Tensor, g: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def zdt4(n: int = 10) -> Problem:
 
 
 def zdt6(n: int = 10) -> Problem:
-    """The one whose front is reached by few x_1, with little slope."""
+    """The one with a front that few x_1 reach, and small slopes."""
 
     def first(x: Tensor) -> Tensor:
         return 1.0 - (-4.0 * x).exp() * (6.0 * math.pi * x).sin() ** 6
@@ -124,7 +124,7 @@ def zdt6(n: int = 10) -> Problem:
     lowest = math.atan(9.0 * math.pi) / (6.0 * math.pi)
 
     def position(count: int) -> Tensor:
-        """x_1 whose f1 are evenly spaced from the least to 1: from a table, as any x_1 is optimal where g = 1."""
+        """Return x_1 with f1 evenly spaced from its minimum to 1, from a table: any x_1 is optimal if g = 1."""
         table = torch.linspace(lowest, 0.0, 4001, dtype=torch.float64, device="cpu")
         values = first(table).numpy()
         targets = values[0] + (1.0 - values[0]) * cube(count, 1).squeeze(-1).numpy()
@@ -169,7 +169,7 @@ def _zdt(
     smoothness: Callable[[int], float] | None = None,
     **declared: Any,
 ) -> Problem:
-    """A problem from g(x_2, ..., x_n), f1(x_1) and f2(f1, g); its Pareto set has x_i = 0 for i > 1, where g = 1."""
+    """Build a problem from g(x_2, ..., x_n), f1(x_1) and f2(f1, g). On its Pareto set x_i = 0 for i > 1, so g = 1."""
     n = whole_number(name, "n", n, least=2)
 
     def objectives(points: Tensor) -> Tensor:

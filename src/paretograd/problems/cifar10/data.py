@@ -1,7 +1,7 @@
-"""CIFAR-10 from either of its official layouts, read without trust: pixels and labels are verified, not files.
+"""Loading of CIFAR-10 from either of its official layouts. Pixels and labels are verified, not files.
 
-The python layout is made of pickles. They are read by an unpickler that knows how to make an array of bytes and nothing
-else, and what comes out must have the checksum of the binary layout's records.
+The python layout consists of pickles. They are read by an unpickler that can construct arrays of bytes and nothing
+else, and the result must have the checksum of the binary layout's records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paretograd.problems.sources import DataFile
 _URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 _ARCHIVE_SIZE = 170052171
 
-#: Images in a file, and bytes of an image: its label, then 32 x 32 pixels of each colour.
+#: Number of images in a file, and of bytes of an image: its label, then 32 x 32 pixels of each colour.
 _COUNT, _RECORD = 10_000, 1 + 3 * 32 * 32
 
 _CHECKSUMS = {
@@ -41,12 +41,12 @@ FILES = tuple(DataFile(f"{name}.bin", _COUNT * _RECORD, digest, _URL) for name, 
 
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
 
-#: A pickle of one batch is a little longer than its records.
+#: Upper bound on the bytes of a pickle, which is slightly longer than its records.
 _LONGEST_PICKLE = 2 * _COUNT * _RECORD
 
 
 class Images(NamedTuple):
-    """Pictures and what they show.
+    """Images and their classes.
 
     Attributes:
         pixels: uint8, shape ``(N, 3, 32, 32)``.
@@ -58,7 +58,7 @@ class Images(NamedTuple):
 
 
 class Cifar10(NamedTuple):
-    """50,000 images to train on and 10,000 to test."""
+    """50,000 training images and 10,000 test images."""
 
     train: Images
     test: Images
@@ -69,7 +69,7 @@ def load_cifar10(data_dir: str | Path | None = None) -> Cifar10:
 
     Args:
         data_dir: a folder that holds ``cifar-10-batches-bin`` or ``cifar-10-batches-py``, or is one of them; files may
-            be packed as .gz or .xz. None for $PARETOGRAD_DATA, else for the cache, else for a download (170 MB).
+            be compressed as .gz or .xz. None uses $PARETOGRAD_DATA, else the cache, else a download (170 MB).
     """
     given = data_dir if data_dir is not None else os.environ.get(sources.VARIABLE) or None
     if given is not None:
@@ -99,7 +99,7 @@ def _local(folder: Path) -> list[bytes]:
 
 
 def _download(folder: Path) -> list[bytes]:
-    """Fetch the archive, verify each batch in it, and keep these in a folder, if it can be written to."""
+    """Download the archive, verify each of its batches, and store them in ``folder`` if it is writable."""
     archive = io.BytesIO(sources.download(_URL, _ARCHIVE_SIZE + 1, BINARY))
     wanted, found = {file.name: file for file in FILES}, {}
     try:
@@ -112,7 +112,7 @@ def _download(folder: Path) -> list[bytes]:
                     sources.check(file, content, f"{file.name} of {_URL}")
                     found[file.name] = content
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise DataError(f"what {_URL} sent is no archive ({error}); try again") from error
+        raise DataError(f"the download from {_URL} is not a valid archive ({error}); try again") from error
     lacking = [file.name for file in FILES if file.name not in found]
     if lacking:
         raise DataError(f"the archive of {_URL} lacks {', '.join(lacking)}")
@@ -128,7 +128,7 @@ def _images(content: bytes) -> Images:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Makes arrays of bytes, and refuses to make anything else."""
+    """Unpickler that constructs arrays of bytes and rejects everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
@@ -143,28 +143,28 @@ class _ArraysOnly(pickle.Unpickler):
 
 
 def _as_bytes(text: object, encoding: object) -> bytes:
-    """How Python 3 writes bytes in the old protocols."""
+    """Return the bytes that Python 3 pickled as text in the old protocols."""
     if not isinstance(text, str) or encoding != "latin1":
         raise pickle.UnpicklingError("it asks for an encoding")
     return text.encode("latin1")
 
 
 def _reconstruct(kind: object, shape: object, code: object) -> Any:
-    """An empty array, whose state the pickle sets afterwards."""
+    """Return an empty array, whose state the pickle sets afterwards."""
     if kind is not np.ndarray:
         raise pickle.UnpicklingError(f"it asks for a {kind!r}")
     return np.ndarray.__new__(np.ndarray, (0,), dtype=np.uint8)
 
 
 def _from_pickle(file: DataFile, path: Path) -> bytes:
-    """The records of the binary layout from a batch of the python layout."""
+    """Convert a batch of the python layout to the records of the binary layout."""
     content = sources.unpacked(path, _LONGEST_PICKLE, _URL)
     try:
         batch = dict(_entries(_ArraysOnly(io.BytesIO(content), encoding="bytes").load()))
         pixels, labels = np.asarray(batch["data"]), np.asarray(batch["labels"])
         rows = np.concatenate([labels.astype(np.uint8).reshape(-1, 1), pixels.astype(np.uint8)], axis=1)
     except (pickle.UnpicklingError, ValueError, TypeError, KeyError, EOFError, AttributeError, IndexError) as error:
-        raise DataError(f"{path} is no batch of CIFAR-10 ({error}). Fetch the data again") from error
+        raise DataError(f"{path} is not a batch of CIFAR-10 ({error}). Fetch the data again") from error
     found = rows.tobytes()
     sources.check(file, found, str(path))
     return found
@@ -172,6 +172,6 @@ def _from_pickle(file: DataFile, path: Path) -> bytes:
 
 def _entries(batch: object) -> Iterator[tuple[str, Any]]:
     if not isinstance(batch, dict):
-        raise TypeError(f"a {type(batch).__name__} and no dictionary")
+        raise TypeError(f"a {type(batch).__name__}, not a dictionary")
     for key, value in batch.items():
         yield key.decode("ascii") if isinstance(key, bytes) else str(key), value

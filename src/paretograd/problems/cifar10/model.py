@@ -10,11 +10,11 @@ from paretograd.problems.seeding import seeded
 def cnn(seed: int | None = None) -> nn.Sequential:
     """Two convolutions with ReLU, BatchNorm and pooling, and three linear layers: 411,626 parameters.
 
-    On the CPU, as the data are, whatever torch's default device.
+    The network is on the CPU, like the data, whatever torch's default device.
 
     Args:
-        seed: of torch's generator, for its default initialisation; the generator is left as it was. None goes on with
-            its stream.
+        seed: seed of torch's default initialisation; torch's generator is restored afterwards. None draws from the
+            generator's current state.
     """
     return seeded(_layers, seed)
 
@@ -28,5 +28,5 @@ def _layers() -> nn.Sequential:
 
 
 def normalized(pixels: Tensor) -> Tensor:
-    """Pixels as the network takes them: from -1 to 1."""
+    """Scale pixels to [-1, 1], the range that the network expects."""
     return (pixels.float() / 255.0 - 0.5) / 0.5

@@ -1,4 +1,4 @@
-"""A split of CIFAR-10 over clients whose classes differ, as the paper's study has it."""
+"""Split of CIFAR-10 over clients with different classes, as in the paper's study."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Numbers = NDArray[np.int64]
 
 
 class Partition(NamedTuple):
-    """What each client has.
+    """Images of each client.
 
     Attributes:
-        train: for each client, numbers of its training images.
-        test: for each client, numbers of test images with the same share of every class.
+        train: for each client, the indices of its training images.
+        test: for each client, the indices of test images with the same share of every class.
     """
 
     train: list[Tensor]
@@ -34,17 +34,17 @@ def partition(
 
     Args:
         data: the images.
-        seed: of the deal, and of the draw of test images.
-        clients: how many.
-        shards: for each of them.
-        size: images in a shard.
-        test_size: test images for each shard, of its classes; a client draws no image twice.
+        seed: seed of the deal and of the draw of test images.
+        clients: number of clients.
+        shards: number of shards per client.
+        size: number of images per shard.
+        test_size: number of test images per shard, of its classes; a client draws no image twice.
     """
     labels = data.train.labels.numpy()
     count = len(labels) // size
     if clients * shards > count:
         raise ParameterError(
-            f"{clients} clients with {shards} shards of {size} images are more than {len(labels)} images"
+            f"{clients} clients with {shards} shards of {size} images need more than the {len(labels)} images there are"
         )
     rng = np.random.default_rng(seed)
     by_class = np.argsort(labels, kind="stable")
@@ -55,7 +55,7 @@ def partition(
 
 
 def _same_classes(rng: np.random.Generator, test: Images, labels: Numbers, count: int) -> Numbers:
-    """As many test images, with the classes of a client's training images in the same shares."""
+    """Draw ``count`` test images with the same shares of classes as a client's training images."""
     found = []
     candidates = test.labels.numpy()
     for label, images in zip(*np.unique(labels, return_counts=True), strict=True):

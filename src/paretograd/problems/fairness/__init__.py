@@ -1,4 +1,4 @@
-"""Fair classification: the UCI Adult data, objectives and metrics for any binary classifier and sensitive attribute."""
+"""Fair classification: the UCI Adult data, and objectives and metrics for any binary classifier and attribute."""
 
 from paretograd.problems.fairness.adult import Adult, Rows, load_adult
 from paretograd.problems.fairness.metrics import FairnessMetrics, fairness_metrics

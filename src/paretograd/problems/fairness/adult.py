@@ -1,7 +1,7 @@
-"""UCI Adult (Becker and Kohavi, 1996, doi 10.24432/C5XW20), encoded and split as the LibMOON benchmark does.
+"""UCI Adult (Becker and Kohavi, 1996, doi 10.24432/C5XW20), encoded and split as in the LibMOON benchmark.
 
-48,842 people of the 1994 census: does one earn more than 50,000 dollars a year? Gender is the sensitive attribute, and
-no feature.
+48,842 people of the 1994 census. The task is to predict whether a person earns more than 50,000 dollars a year. Gender
+is the sensitive attribute and is not a feature.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CATEGORIES = ("workclass", "education", "marital-status", "occupation", "relati
 
 _INCOMES, _GENDERS, _GENDER = ("<=50K", ">50K"), ("Male", "Female"), _COLUMNS.index("gender")
 
-#: What an unknown value is taken for.
+#: Replacement of unknown values, by column.
 _UNKNOWN = {"workclass": "Private", "occupation": "Prof-specialty", "native-country": "United-States"}
 
 _SCHOOLING = {
@@ -58,14 +58,14 @@ _MARRIED = ("Married-civ-spouse", "Married-AF-spouse")
 Numbers = NDArray[np.integer[Any]]
 Scaling = Literal["all", "train"]
 
-#: What is known of the real data: features, rows of each part, and of the training rows (men, women) by income.
+#: Facts about the real data: number of features, rows of each part, and training rows of (men, women) by income.
 _FEATURES = 88
 _SIZES = (34188, 4885, 9769)
 _COUNTS = ((15879, 6915), (10153, 1241))
 
 
 class Rows(NamedTuple):
-    """Some people, one row each.
+    """A set of people, one per row.
 
     Attributes:
         features: float32, shape ``(N, features)``, standardised.
@@ -78,13 +78,13 @@ class Rows(NamedTuple):
     groups: Tensor
 
     def to(self, place: torch.device | torch.dtype | str) -> Rows:
-        """The same on another device, or in another precision."""
+        """Return the rows on another device or in another precision."""
         return Rows(*(part.to(place) for part in self))
 
 
 @dataclass(frozen=True)
 class Adult:
-    """The data set: 70% to train on, 10% to validate, 20% to test."""
+    """The data set: 70% training, 10% validation and 20% test rows."""
 
     train: Rows
     validation: Rows
@@ -96,10 +96,10 @@ def load_adult(data_dir: str | Path | None = None, scaling: Scaling = "all") -> 
     """Read, verify, encode and split the data.
 
     Args:
-        data_dir: folder with adult.data and adult.test, plain, .gz or .xz; None for $PARETOGRAD_DATA, else for the
-            cache, else for a download.
-        scaling: standardise by mean and deviation over ``all`` rows, before the split, as the benchmark does; or over
-            the ``train`` rows only, so that nothing of the test rows is seen in training.
+        data_dir: folder with adult.data and adult.test, plain, .gz or .xz; None uses $PARETOGRAD_DATA, else the cache,
+            else a download.
+        scaling: ``all`` standardises by mean and deviation over all rows, before the split, as the benchmark does;
+            ``train`` uses the training rows only, so that training sees nothing of the test rows.
     """
     if scaling not in get_args(Scaling):
         raise ParameterError(f"scaling={scaling!r}: use one of {', '.join(get_args(Scaling))}")
@@ -112,13 +112,13 @@ def load_adult(data_dir: str | Path | None = None, scaling: Scaling = "all") -> 
     if (len(adult.names), sizes, counts) != (_FEATURES, _SIZES, _COUNTS):
         raise DataError(
             f"the encoded data have {len(adult.names)} features and {sizes} rows with groups {counts}, not "
-            f"{_FEATURES}, {_SIZES} and {_COUNTS}: this is an error of paretograd, please report it"
+            f"{_FEATURES}, {_SIZES} and {_COUNTS}: this is a bug in paretograd, please report it"
         )
     return adult
 
 
 def encode(lines: Iterable[str], scaling: Scaling = "all") -> Adult:
-    """Features, labels and groups from lines in the format of the UCI files."""
+    """Encode lines in the format of the UCI files as features, labels and groups."""
     table = _columns(lines)
     parts, names = [], []
     for column in _NUMBERS:
@@ -144,15 +144,15 @@ def encode(lines: Iterable[str], scaling: Scaling = "all") -> Adult:
 
 
 def _columns(lines: Iterable[str]) -> dict[str, list[str]]:
-    """The values of each column, cleaned."""
+    """Return the cleaned values of each column."""
     rows = []
     for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.startswith("|"):  # adult.test begins with a remark
+        if not line.strip() or line.startswith("|"):  # adult.test begins with a comment
             continue
         values = [value.strip() for value in line.rstrip().removesuffix(".").split(",")]
         sound = len(values) == len(_COLUMNS) and values[-1] in _INCOMES and values[_GENDER] in _GENDERS
         if not sound:
-            raise DataError(f"line {number} is not one of the Adult data, which have 15 values: {line[:80]!r}")
+            raise DataError(f"line {number} is not a row of the Adult data, which has 15 values: {line[:80]!r}")
         rows.append(values)
     if not rows:
         raise DataError("the Adult data hold no rows")
@@ -168,7 +168,7 @@ def _numbers(column: str, values: Sequence[str]) -> Array:
     try:
         return np.array([float(value) for value in values])
     except ValueError as error:
-        raise DataError(f"a value of {column} is no number: {error}") from None
+        raise DataError(f"a value of {column} is not a number: {error}") from None
 
 
 def _mapped(values: Sequence[str]) -> list[str]:
@@ -179,7 +179,7 @@ def _mapped(values: Sequence[str]) -> list[str]:
 
 
 def _split(count: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Rows of the three parts: what scikit-learn's train_test_split gives for 0.2, then 0.125, with random_state=1."""
+    """Return the rows of each part, as scikit-learn's train_test_split does for 0.2, then 0.125, random_state=1."""
     rest, test = _halves(count, 0.2)
     train, validation = _halves(len(rest), 0.125)
     return rest[train], rest[validation], test

@@ -1,4 +1,4 @@
-"""Labels and groups: what is neither bool nor 0 or 1 would be counted wrongly, and nobody would see it."""
+"""Validation of labels and groups. Values other than bool, 0 and 1 would be miscounted silently."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from torch import Tensor
 
 from paretograd.errors import InputError
 
-#: Values that a message shows.
+#: Number of values shown in an error message.
 _SHOWN = 5
 
 
 def check_binary(**parts: Tensor) -> None:
-    """Raise unless all entries are 0 or 1, or bool.
+    """Raise if an entry is neither 0 nor 1 nor a bool.
 
-    On a GPU, too, where the answer is waited for once a call: a rule waits for the Gramian in every step, anyway. What
-    may not wait, a graph that is being compiled or recorded, is not looked at.
+    On a GPU this synchronises once per call, which a rule does for the Gramian in every step anyway. The check is
+    skipped while a graph is compiled or captured, when synchronising is not allowed.
 
     Args:
-        **parts: by the names that a message calls them.
+        **parts: the tensors, by their names in error messages.
     """
     numbers = {name: values for name, values in parts.items() if values.dtype is not torch.bool}
     if not numbers or torch.compiler.is_compiling():
@@ -34,6 +34,6 @@ def check_binary(**parts: Tensor) -> None:
             found = list(dict.fromkeys(f"{value:g}" for value in values.tolist()))
             more = ", ..." if len(found) > _SHOWN else "."
             raise InputError(
-                f"{name}: bool, or numbers 0 and 1; {int(entries.sum())} of {entries.numel()} are not: "
+                f"{name} must be bool or hold only 0 and 1; {int(entries.sum())} of {entries.numel()} are not: "
                 f"{', '.join(found[:_SHOWN])}{more} Give {name} == X, where X is the value that stands for 1"
             )

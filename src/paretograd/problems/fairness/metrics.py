@@ -1,4 +1,4 @@
-"""What a classifier is judged by: accuracy, and the differences of equalized odds between two groups."""
+"""Metrics of a fair classifier: accuracy, and the differences of equalized odds between two groups."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class FairnessMetrics(NamedTuple):
     """Shares of rows, from 0 to 1.
 
     Attributes:
-        accuracy: of all rows.
-        deo1: difference of the two groups' rates of positive answers among Y = 1 (equal opportunity).
+        accuracy: accuracy over all rows.
+        deo1: difference between the two groups' rates of positive predictions among Y = 1 (equal opportunity).
         deo2: the same among Y = 0.
-        rates: positive answers among the rows with Y = y of group a, at ``[y][a]``.
+        rates: ``rates[y][a]`` is the rate of positive predictions among the rows of group a with Y = y.
     """
 
     accuracy: float
@@ -27,10 +27,10 @@ class FairnessMetrics(NamedTuple):
 
 
 def fairness_metrics(logits: Tensor, labels: Tensor, groups: Tensor) -> FairnessMetrics:
-    """Judge one classifier.
+    """Compute the metrics of one classifier.
 
     Args:
-        logits: shape ``(N,)``; positive ones say 1. NaN is no answer, and refused.
+        logits: shape ``(N,)``; a positive logit predicts 1. NaN raises an error.
         labels: bool, or zeros and ones, shape ``(N,)``.
         groups: bool, or zeros and ones, shape ``(N,)``.
     """
@@ -43,8 +43,8 @@ def fairness_metrics(logits: Tensor, labels: Tensor, groups: Tensor) -> Fairness
     unknown = int(logits.isnan().sum())
     if unknown:
         raise InputError(
-            f"{unknown} of {len(logits)} logits are NaN, which is no answer; every one must be a number. Look at the "
-            "features and at the classifier's parameters"
+            f"{unknown} of {len(logits)} logits are NaN; every one must be a number. Check the features and the "
+            "classifier's parameters"
         )
     answers = logits > 0
     right = float((answers == (labels > 0)).double().mean())

@@ -10,13 +10,13 @@ from paretograd.problems.seeding import seeded
 def classifier(features: int = 88, width: int = 256, seed: int | None = None) -> nn.Sequential:
     """M4 of the LibMOON benchmark: three hidden layers with ReLU, and one logit; 154,625 parameters for 88 features.
 
-    On the CPU, as the data are, whatever torch's default device.
+    The network is on the CPU, like the data, whatever torch's default device.
 
     Args:
-        features: inputs.
-        width: of the hidden layers.
-        seed: of torch's generator, for its default initialisation; the generator is left as it was. None goes on with
-            its stream.
+        features: number of inputs.
+        width: number of units in each hidden layer.
+        seed: seed of torch's default initialisation; torch's generator is restored afterwards. None draws from the
+            generator's current state.
     """
     return seeded(lambda: _layers(features, width), seed)
 

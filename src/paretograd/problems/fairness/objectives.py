@@ -1,4 +1,4 @@
-"""Three objectives of a fair classifier: to be right, and to treat two groups alike among the 1s and among the 0s."""
+"""Three objectives of a fair classifier: cross entropy, and equal treatment of two groups among Y = 1 and Y = 0."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def fairness_losses(logits: Tensor, labels: Tensor, groups: Tensor, gaps: Gaps =
 
     With $p = \tanh(\operatorname{relu}(\operatorname{sigmoid}(z)))$ and $S_a^y = \sum_{A = a, Y = y} p$, the latter are
     $|S_0^y - S_1^y| / N$: sums over the groups divided by all N rows, as the LibMOON benchmark defines them. A larger
-    group weighs more in them, so that they do not vanish for a fair classifier. ``gaps="means"`` takes the groups'
-    means, which do: equalized odds as Hardt et al. (2016) define it, smoothed.
+    group weighs more in them, so they do not vanish for a fair classifier. ``gaps="means"`` uses the groups' means
+    instead, which do vanish: the equalized odds of Hardt et al. (2016), smoothed.
 
     Args:
         logits: z, shape ``(..., N)``.
@@ -47,7 +47,7 @@ def fairness_losses(logits: Tensor, labels: Tensor, groups: Tensor, gaps: Gaps =
 
 
 def gap_signs(labels: Tensor, groups: Tensor, gaps: Gaps) -> Tensor:
-    """What each row counts in the gap among Y = 1, and in that among Y = 0: shape ``(2, N)``, zero for the others."""
+    """Return the coefficient of each row in the gaps among Y = 1 and Y = 0, shape ``(2, N)``; zero for other rows."""
     members = [[((labels == y) & (groups == a)).double() for a in (0, 1)] for y in (1, 0)]
     if gaps == "sums":
         rows = [(first - second) / len(labels) for first, second in members]
