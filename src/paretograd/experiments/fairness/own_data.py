@@ -10,7 +10,7 @@ import torch
 from paretograd.errors import InputError, ShapeError
 from paretograd.experiments.fingerprint import fingerprint
 from paretograd.problems.fairness import Adult, Rows
-from paretograd.problems.fairness.binary import check_binary
+from paretograd.problems.fairness.objectives import check_binary
 
 _PARTS = ("train", "validation", "test")
 _PRECISIONS = (torch.float32, torch.float64)
