@@ -89,7 +89,7 @@ def test_attacks_on_arrays(name: str) -> None:
     assert fault(numbers, numbers) is None
     assert "num_batches_tracked" in str(fault(numbers, numbered))
     assert fault(numbers, attacks.ON_ARRAYS[name](numbers)) == fault(numbers, numbered)
-    with pytest.raises(pg.ShapeError, match="none to spoil"):
+    with pytest.raises(pg.ShapeError, match="no arrays to corrupt"):
         attacks.ON_ARRAYS[name]({})
 
 

@@ -53,7 +53,7 @@ def same(found: Arrays, wanted: Arrays) -> bool:
 
 def test_a_cap_below_1_over_m_becomes_the_mean() -> None:
     """Ten clients allow a cap of 0.1; if one drops out, or sends NaN, the nine that are left do not."""
-    with pytest.warns(UserWarning, match="the mean is taken"):
+    with pytest.warns(UserWarning, match="the mean is used"):
         found = Server(pg.CappedMGDA(cap=0.1)).step(model(), replies(9))
     assert same(found.model, Server(pg.Mean()).step(model(), replies(9)).model)
 
@@ -74,7 +74,7 @@ def test_a_step_beyond_the_range_of_the_model_is_not_taken() -> None:
     """Each number is finite, and what momentum makes of them is not."""
     server, current = Server(pg.Mean(), lr=2.0, momentum=0.9, bound="none"), model()
     far = {0: reply(0, weight=np.full((2, 3), 3e38, dtype=np.float32))}
-    with pytest.warns(UserWarning, match="not taken, since it would be broken: weight holds NaN, infinity"):
+    with pytest.warns(UserWarning, match="rejected, since it would be broken: weight holds NaN, infinity"):
         found = server.step(current, far)
     assert not found.moved
     assert same(found.model, current)
@@ -273,7 +273,7 @@ def test_updates_for_which_a_rule_has_no_answer_leave_the_model_alone() -> None:
     def picky(updates: torch.Tensor) -> torch.Tensor:
         raise pg.NotAGramianError("these updates are beyond me")
 
-    with pytest.warns(UserWarning, match="leaves the model as it is: these updates are beyond me"):
+    with pytest.warns(UserWarning, match="leaves the model unchanged: these updates are beyond me"):
         found = Server(picky).step(model(), replies(3))
     assert not found.moved
     assert same(found.model, model())
@@ -287,7 +287,7 @@ def test_a_function_that_fails_leaves_the_model_alone(answer: object) -> None:
         return answer  # type: ignore[return-value]
 
     said = type(answer).__name__ if isinstance(answer, Exception) else r"a tensor of shape \(7,\) is needed"
-    with pytest.warns(UserWarning, match=f"leaves the model as it is: .*{said}"):
+    with pytest.warns(UserWarning, match=f"leaves the model unchanged: .*{said}"):
         found = Server(rule).step(model(), replies(3))
     assert not found.moved
     assert same(found.model, model())
@@ -304,7 +304,7 @@ def test_a_function_may_answer_in_any_precision() -> None:
     ("rule", "message"),
     [
         ("mgda", r"rule='mgda' is a name: give the rule itself, pg\.get\('mgda'\)"),
-        (pg.MGDA, r"rule=MGDA is a class: give a rule of it, MGDA\(\.\.\.\)"),
+        (pg.MGDA, r"rule=MGDA is a class: give an instance, MGDA\(\.\.\.\)"),
         (Krum, r"rule=Krum is a class"),
         (None, "rule=None: give a rule of the library, such as pg.MGDA"),
     ],

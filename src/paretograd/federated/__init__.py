@@ -1,4 +1,4 @@
-"""Federated learning: any rule of the library on a server that trusts no client."""
+"""Federated learning with any rule of the library, on a server that trusts no client."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`FedPareto` when it is asked for, since it needs Flower (extra ``flower``)."""
+    """Import `FedPareto` on first access, since it needs Flower (extra ``flower``)."""
     if name == "FedPareto":
         from paretograd.federated.strategy import FedPareto
 

@@ -1,4 +1,4 @@
-"""Updates of clients, one row each, to one direction: their norms bounded, combined by a rule, and looked at."""
+"""Aggregation of client updates, one per row: bound their lengths, combine them by a rule, and measure conflicts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paretograd.errors import ParameterError, ShapeError
 from paretograd.geometry.cones import FLOAT64
 from paretograd.geometry.gramian import as_array, combine, gramian
 
-#: Lengths below this, whose squares lose their digits in float64, are those of an update of zero.
+#: Updates shorter than this, whose squares lose precision in float64, count as zero.
 _ZERO = 1e-140
 
-#: What to do about the lengths of updates: nothing, scale all to the median length, or shorten those above it.
+#: Treatment of the lengths of updates: keep them, scale all to the median length, or shorten those above it.
 Bound = Literal["none", "normalize", "clip"]
 
 #: A rule of the library, or a function from updates ``(m, n)`` to a direction ``(n,)``.
@@ -25,14 +25,14 @@ Rule = Aggregator | Callable[[Tensor], Tensor]
 
 
 class Combined(NamedTuple):
-    """What a round makes of m updates.
+    """Result of combining m updates.
 
     Attributes:
         direction: shape ``(n,)``; the model moves by ``-lr`` times it.
-        weights: of the updates as they came, ``(m,)``; NaN for a rule that has none.
-        norms: lengths of the updates as they came, ``(m,)``.
+        weights: weights of the original updates, ``(m,)``; NaN for a rule that has none.
+        norms: lengths of the original updates, ``(m,)``.
         gamma: distance of the bounded updates from Pareto stationarity.
-        conflicts: updates that the direction opposes, by their row.
+        conflicts: rows of the updates that the direction opposes.
     """
 
     direction: Tensor
@@ -43,22 +43,22 @@ class Combined(NamedTuple):
 
 
 def combine_updates(updates: Tensor, rule: Rule, bound: Bound = "clip") -> Combined:
-    """One direction from the updates of m clients.
+    """Combine the updates of m clients into one direction.
 
-    A rule bounds what a client's weight can be, and ``bound`` how long its update can be; only both together bound what
-    one client can do. The median is that of the updates that are not zero: clients without data of their own, which
-    send the model back as it came, must not bound the others to nothing. It stands as long as fewer than half of those
-    lie about their lengths.
+    A rule bounds the weight of a client, and ``bound`` limits the length of its update. Only both together bound the
+    influence of one client. The median is taken over the nonzero updates: clients without data, which return the model
+    unchanged, must not bound the others to zero. It is robust as long as fewer than half of these clients lie about
+    their lengths.
 
     Args:
         updates: one row for each client, shape ``(m, n)``, finite.
-        rule: how to combine them.
-        bound: ``none``; ``normalize`` to give all the median length (FedMGDA+, Hu et al., 2022, gives all the same);
-            ``clip`` to shorten those above the median length.
+        rule: the rule that combines them.
+        bound: ``none`` keeps the lengths; ``normalize`` gives all updates the median length (FedMGDA+, Hu et al., 2022,
+            gives all the same); ``clip`` shortens those above the median length.
     """
     if bound not in get_args(Bound):
         raise ParameterError(f"bound={bound!r}: use one of {', '.join(get_args(Bound))}")
-    G = gramian(updates).cpu()  # small, and solved on the host anyway: a GPU is waited for once
+    G = gramian(updates).cpu()  # small, and solved on the CPU anyway: one GPU synchronisation
     norms = G.diagonal().clamp(min=0.0).sqrt()
     factors = _factors(norms, bound)
     G = G * factors * factors[:, None]
@@ -68,22 +68,22 @@ def combine_updates(updates: Tensor, rule: Rule, bound: Bound = "clip") -> Combi
     else:
         found = torch.full_like(norms, torch.nan)
         direction = _answer(rule, updates if bound == "none" else updates * factors.to(updates)[:, None])
-    seen = _looked_at(G, found, direction, updates, factors)
-    return Combined(direction, found * factors, norms, *seen)
+    gamma, conflicts = _gamma_and_conflicts(G, found, direction, updates, factors)
+    return Combined(direction, found * factors, norms, gamma, conflicts)
 
 
 def _answer(rule: Callable[[Tensor], Tensor], updates: Tensor) -> Tensor:
-    """What a function makes of the updates."""
+    """Call a user's function on the updates and validate its result."""
     found: object = rule(updates)
     wanted = updates.shape[1:]
     if not isinstance(found, Tensor) or found.shape != wanted:
         shown = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-        raise ShapeError(f"the rule answered with {shown}; a tensor of shape {tuple(wanted)} is needed")
+        raise ShapeError(f"the rule returned {shown}; a tensor of shape {tuple(wanted)} is needed")
     return found.detach().to(updates)
 
 
 def _factors(norms: Tensor, bound: Bound) -> Tensor:
-    """What each update is multiplied with; an update of zero stays as it is."""
+    """Return the factor of each update. Zero updates keep the factor 1."""
     if bound == "none":
         return torch.ones_like(norms)
     something = norms > _ZERO
@@ -94,10 +94,10 @@ def _factors(norms: Tensor, bound: Bound) -> Tensor:
     return wanted if bound == "normalize" else wanted.clamp(max=1.0)
 
 
-def _looked_at(
+def _gamma_and_conflicts(
     G: Tensor, weights: Tensor, direction: Tensor, updates: Tensor, factors: Tensor
 ) -> tuple[float, tuple[int, ...]]:
-    """gamma, and the rows that the direction opposes."""
+    """Return gamma and the rows that the direction opposes."""
     if bool(torch.isfinite(weights).all()):
         certificate = certificate_of(as_array(G), as_array(weights), None, FLOAT64)
         return certificate.gamma, tuple(certificate.conflicts)

@@ -1,8 +1,8 @@
-"""What hostile clients may do, for tests, the example app and benchmarks.
+"""Attacks of hostile clients, for tests, the example app and benchmarks.
 
-Attacks on updates take those of the honest clients, ``(m, n)``, and add the attackers' rows, ``(m + count, n)``. A
-label flip acts on what a client learns from, and the rest on a reply: its arrays, or its metrics. `ON_UPDATES`,
-`ON_LABELS`, `ON_ARRAYS` and `ON_METRICS` hold one attacker of each kind by name.
+Attacks on updates take those of the honest clients, ``(m, n)``, and append the attackers' rows, ``(m + count, n)``. A
+label flip changes a client's training labels. The others change a reply: its arrays or its metrics. `ON_UPDATES`,
+`ON_LABELS`, `ON_ARRAYS` and `ON_METRICS` hold the attacks of one client by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paretograd.errors import ParameterError, ShapeError
 
 Noise = Literal["relative", "literal"]
 
-#: Size of the noise where none is given, by its kind.
+#: Default size of the noise, by its kind.
 _SIZES: dict[Noise, float] = {"relative": 0.15, "literal": 0.01}
 
 #: A model's array, in numpy or in torch.
@@ -29,17 +29,17 @@ _Array = TypeVar("_Array", NDArray[np.generic], Tensor)
 def sign_flip(
     updates: Tensor, target: int, generator: torch.Generator, *, noise: float | None = None, kind: Noise = "relative"
 ) -> Tensor:
-    """The paper's attack: ``-g_k`` plus noise, for a client k, joins the updates as one more.
+    """Append the update ``-g_k`` plus noise, for a client k: the paper's attack.
 
-    Against two exactly opposite updates the shortest combination is zero, and MGDA stands still.
+    For two exactly opposite updates the shortest convex combination is zero, and MGDA stops.
 
     Args:
-        updates: of the honest clients, ``(m, n)``.
-        target: k.
-        generator: of the noise.
-        noise: its size; None for that of the federated study: 0.15 if relative, and the paper's 0.01 if literal.
-        kind: ``relative``: Gaussian of the length ``noise * |g_k|``; ``literal``: the paper's ``noise * N(0, I)``,
-            whose length grows with the number of parameters.
+        updates: updates of the honest clients, ``(m, n)``.
+        target: the client k.
+        generator: generator of the noise.
+        noise: size of the noise; None for that of the federated study: 0.15 if relative, the paper's 0.01 if literal.
+        kind: ``relative`` for Gaussian noise of length ``noise * |g_k|``; ``literal`` for the paper's
+            ``noise * N(0, I)``, whose length grows with the number of parameters.
     """
     _check(updates)
     if kind not in get_args(Noise):
@@ -54,25 +54,25 @@ def sign_flip(
 
 
 def zero_update(updates: Tensor, count: int = 1) -> Tensor:
-    """Clients that send the global model back: their update is zero, and so is MGDA's direction."""
+    """Append clients that return the global model: their update is zero, and so is MGDA's direction."""
     _check(updates)
     return torch.cat([updates, updates.new_zeros(count, updates.shape[1])])
 
 
 def scaled_update(updates: Tensor, factor: float = -1e3, count: int = 1) -> Tensor:
-    """Clients that send the honest mean times a factor."""
+    """Append clients that send the honest mean times a factor."""
     _check(updates)
     return torch.cat([updates, (factor * updates.mean(dim=0)).expand(count, -1)])
 
 
 def nan_update(updates: Tensor, count: int = 1) -> Tensor:
-    """Clients that send NaN."""
+    """Append clients that send NaN."""
     _check(updates)
     return torch.cat([updates, torch.full_like(updates[:1], torch.nan).expand(count, -1)])
 
 
 def colluding(updates: Tensor, generator: torch.Generator, count: int = 2, factor: float = 1.0) -> Tensor:
-    """Clients that agree: all send minus the honest mean, but for a whisper that hides that they are the same."""
+    """Append colluding clients: all send minus the honest mean, plus slight noise that hides the collusion."""
     _check(updates)
     mean = updates.mean(dim=0)
     drawn = torch.randn((count, len(mean)), generator=generator, device=updates.device, dtype=updates.dtype)
@@ -81,13 +81,13 @@ def colluding(updates: Tensor, generator: torch.Generator, count: int = 2, facto
 
 
 def flip_labels(labels: Tensor, classes: int) -> Tensor:
-    """Labels of a client that learns the wrong thing in earnest: class ``c`` becomes ``classes - 1 - c``.
+    """Return wrong labels for a client to train on: class ``c`` becomes ``classes - 1 - c``.
 
-    Its update is as long as an honest one, and passes every check.
+    The client's update is as long as an honest one and passes every check.
 
     Args:
         labels: whole numbers from 0 to ``classes - 1``, any shape.
-        classes: how many there are.
+        classes: number of classes.
     """
     if labels.numel() and bool(((labels < 0) | (labels >= classes)).any()):
         raise ParameterError(f"classes={classes}: labels go from {int(labels.min())} to {int(labels.max())}")
@@ -95,21 +95,21 @@ def flip_labels(labels: Tensor, classes: int) -> Tensor:
 
 
 def wrong_shape(arrays: Mapping[str, _Array]) -> dict[str, _Array]:
-    """A model whose last array is flat and lacks a number."""
+    """Return a model whose last array is flattened and lacks one number."""
     found, name = dict(arrays), _last(arrays)
     found[name] = found[name].reshape(-1)[:-1]
     return found
 
 
 def wrong_keys(arrays: Mapping[str, _Array], name: str = "backdoor") -> dict[str, _Array]:
-    """A model whose last array has another name."""
+    """Return a model whose last array has another name."""
     found = dict(arrays)
     found[name] = found.pop(_last(arrays))
     return found
 
 
 def huge_examples(metrics: Mapping[str, float], weight: str = "num-examples", count: int = 10**12) -> dict[str, float]:
-    """Metrics of a client that claims to have learned from as many examples: to FedAvg, it is all there is."""
+    """Return metrics that claim ``count`` training examples: with FedAvg, such a client dominates all others."""
     return {**metrics, weight: count}
 
 
@@ -120,12 +120,12 @@ def _check(updates: Tensor) -> None:
 
 def _last(arrays: Mapping[str, _Array]) -> str:
     if not arrays:
-        raise ShapeError("a model without arrays has none to spoil")
+        raise ShapeError("the model has no arrays to corrupt; give at least one")
     return list(arrays)[-1]
 
 
-#: From the honest updates and a generator to updates with one attacker more. A client that knows of no other's update
-#: takes its own for all of them.
+#: Functions from the honest updates and a generator to updates with one more attacker. A client that knows no other
+#: updates uses its own in place of all.
 ON_UPDATES: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "sign-flip": lambda updates, generator: sign_flip(updates, 0, generator),
     "sign-flip-literal": lambda updates, generator: sign_flip(updates, 0, generator, kind="literal"),
@@ -134,14 +134,14 @@ ON_UPDATES: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "nan": lambda updates, generator: nan_update(updates),
     "collude": lambda updates, generator: colluding(updates, generator, 1),
 }
-#: From labels and the number of classes to the labels that the attacker learns.
+#: Functions from labels and the number of classes to the attacker's training labels.
 ON_LABELS: dict[str, Callable[[Tensor, int], Tensor]] = {"label-flip": flip_labels}
-#: From the arrays of a reply to those that the attacker sends.
+#: Functions from the arrays of a reply to those that the attacker sends.
 ON_ARRAYS: dict[str, Callable[[Mapping[str, Tensor]], dict[str, Tensor]]] = {"shape": wrong_shape, "keys": wrong_keys}
-#: From the metrics of a reply to those that the attacker sends.
+#: Functions from the metrics of a reply to those that the attacker sends.
 ON_METRICS: dict[str, Callable[[Mapping[str, float]], dict[str, float]]] = {"boast": huge_examples}
 
 
 def names() -> list[str]:
-    """Of all attacks that one client can carry out."""
+    """Return the names of all attacks that one client can carry out."""
     return [*ON_UPDATES, *ON_LABELS, *ON_ARRAYS, *ON_METRICS]

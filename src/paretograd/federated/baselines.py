@@ -1,4 +1,4 @@
-"""Rules of Byzantine-robust learning to compare with. Each takes updates ``(m, n)`` and gives a direction ``(n,)``."""
+"""Byzantine-robust rules for comparison. Each maps updates ``(m, n)`` to a direction ``(n,)``."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from paretograd.checks import as_count
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import combine, gramian
 
-#: Steps of Weiszfeld's iteration, and the relative change at which it ends.
+#: Maximum number of steps of Weiszfeld's iteration, and the relative change at which it stops.
 _STEPS, _CHANGE = 1000, 1e-12
 
-#: Of two updates, the square of the distance over the sum of the squares below which rounding cannot tell them apart.
+#: Two updates count as equal if their squared distance is at most this share of the sum of their squared lengths:
+#: rounding could not distinguish them.
 _SAME = 1e-14
 
-#: How many coordinates are sorted at a time, since sorting takes three times the memory of what is sorted.
+#: Number of coordinates sorted at a time. Sorting needs three times the memory of its input.
 _COLUMNS = 1 << 20
 
 
 class Krum:
-    """The update that is closest to its ``m - attackers - 2`` nearest others (Blanchard et al., 2017).
+    """The update closest to its ``m - attackers - 2`` nearest neighbours (Blanchard et al., 2017).
 
     Args:
-        attackers: how many clients may be hostile; ``m >= 2 attackers + 3``.
+        attackers: maximum number of hostile clients; ``m >= 2 attackers + 3``.
     """
 
     label = "Krum"
@@ -38,11 +39,11 @@ class Krum:
 
 
 class MultiKrum:
-    """The mean of the updates with the best scores of Krum (Blanchard et al., 2017).
+    """The mean of the updates with the best Krum scores (Blanchard et al., 2017).
 
     Args:
-        attackers: how many clients may be hostile.
-        kept: how many updates to average; None for ``m - attackers``.
+        attackers: maximum number of hostile clients.
+        kept: number of updates to average; None for ``m - attackers``.
     """
 
     label = "Multi-Krum"
@@ -70,7 +71,7 @@ class TrimmedMean:
     """The mean of each coordinate without its largest and smallest values (Yin et al., 2018).
 
     Args:
-        attackers: how many values to leave out at either end.
+        attackers: number of values to drop at either end.
     """
 
     label = "Trimmed mean"
@@ -82,13 +83,13 @@ class TrimmedMean:
         m, cut = len(updates), self.attackers
         if 2 * cut >= m:
             raise ParameterError(
-                f"attackers={cut} at either end leave nothing of m={m} updates; at most {(m - 1) // 2}"
+                f"attackers={cut} at either end leave none of m={m} updates; use at most {(m - 1) // 2}"
             )
         return _middle(updates, cut)
 
 
 def _middle(updates: Tensor, cut: int) -> Tensor:
-    """The mean of each coordinate without so many values at either end. Sorted are some columns at a time."""
+    """Return the mean of each coordinate without ``cut`` values at either end, sorting some columns at a time."""
     parts = [part.sort(dim=0).values[cut : len(part) - cut] for part in torch.split(updates, _COLUMNS, dim=1)]
     return torch.cat([part.double().mean(dim=0).to(updates.dtype) for part in parts])
 
@@ -106,10 +107,10 @@ class GeometricMedian:
 
 
 def geometric_median_weights(G: Tensor) -> Tensor:
-    """Weights on the simplex of the geometric median, from a Gramian ``(m, m)``.
+    """Return the weights of the geometric median, on the simplex, from a Gramian ``(m, m)``.
 
-    At one of the updates the sum of distances has a kink, which the iteration cannot leave or enter: whether that
-    update is the median is checked first, by the length of the unit vectors' sum (Vardi and Zhang, 2000).
+    The sum of distances has a kink at each update, which the iteration can neither leave nor reach. Each update is
+    therefore tested first, by the length of the sum of unit vectors (Vardi and Zhang, 2000).
     """
     m = len(G)
     corner = _median_among(G)
@@ -121,7 +122,7 @@ def geometric_median_weights(G: Tensor) -> Tensor:
         least = distances[distances > 0.0].min()
         found = 1.0 / distances.clamp(min=1e-12 * float(least))
         found = found / found.sum()
-        # Of each weight its own share: that of an update far away is tiny, and moves the sum all the same.
+        # Relative to each weight: the weight of a distant update is tiny, but still moves the sum.
         change = float(((found - weights).abs() / found).max())
         weights = found
         if change <= _CHANGE:
@@ -130,17 +131,17 @@ def geometric_median_weights(G: Tensor) -> Tensor:
 
 
 def _median_among(G: Tensor) -> int | None:
-    """The update that is the geometric median itself, if one is."""
+    """Return the update that is itself the geometric median, or None."""
     squares = G.diagonal()
     sums = squares + squares[:, None]
     apart = (sums - 2.0 * G).clamp(min=0.0)
-    # By the two updates alone: a third, however long, must not make them one.
+    # Compare only the two updates: a long third one must not make them equal.
     apart = torch.where(apart > _SAME * sums, apart, 0.0).sqrt()
     for k in range(len(G)):
         others = apart[k] > 0.0
         if not bool(others.any()):
             return k
-        # Unit vectors from update k to the others; as many updates as coincide with it hold it in place.
+        # Pull of the unit vectors from update k to the others; each update that coincides with k resists with force 1.
         pull = torch.where(others, 1.0 / torch.where(others, apart[k], 1.0), 0.0)
         coefficients = pull.clone()
         coefficients[k] -= pull.sum()
@@ -151,13 +152,13 @@ def _median_among(G: Tensor) -> int | None:
 
 
 def _distances(G: Tensor, weights: Tensor) -> Tensor:
-    """From the combination with these weights to each update, ``(m,)``."""
+    """Return the distance of the weighted combination from each update, ``(m,)``."""
     products = G @ weights
     return (weights @ products - 2.0 * products + G.diagonal()).clamp(min=0.0).sqrt()
 
 
 def krum_scores(updates: Tensor, attackers: int) -> Tensor:
-    """Sums of squared distances to the nearest ``m - attackers - 2`` other updates, ``(m,)``."""
+    """Return the sums of squared distances to the nearest ``m - attackers - 2`` other updates, ``(m,)``."""
     m = len(updates)
     nearest = m - attackers - 2
     if nearest < 1 or m < 2 * attackers + 3:
@@ -169,7 +170,7 @@ def krum_scores(updates: Tensor, attackers: int) -> Tensor:
     return apart.sort(dim=1).values[:, :nearest].sum(dim=1)
 
 
-#: All of them with their defaults, by label.
+#: All baselines with default parameters, by label.
 BASELINES: dict[str, Callable[[Tensor], Tensor]] = {
     rule.label: rule for rule in (Krum(), MultiKrum(), CoordinateMedian(), TrimmedMean(), GeometricMedian())
 }

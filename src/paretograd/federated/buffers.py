@@ -6,9 +6,9 @@ from torch import nn
 
 
 def buffer_names(module: nn.Module) -> frozenset[str]:
-    """Names of the arrays in the state of a module that are not parameters.
+    """Return the names of the arrays in a module's state that are not parameters.
 
-    For BatchNorm these are ``running_mean``, ``running_var`` and ``num_batches_tracked``. An aggregator would weigh
+    For BatchNorm these are ``running_mean``, ``running_var`` and ``num_batches_tracked``. An aggregator would weight
     them as if they were gradients.
 
     Args:

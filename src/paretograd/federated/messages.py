@@ -1,4 +1,4 @@
-"""What Flower's messages hold, read without trust: the bytes, names and numbers in a reply are the client's choice."""
+"""Reading of Flower's messages without trust: a client chooses the bytes, names and numbers in its reply."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from paretograd.federated.replies import LARGEST, Dropped, shown
 if TYPE_CHECKING:
     from flwr.app import Message, MetricRecord, RecordDict
 
-#: An .npy file's header is at most a few hundred bytes long for any shape that a model has.
+#: Upper bound on the header of an .npy file, which has at most a few hundred bytes for the shapes of a model.
 _HEADER = 4096
 
-#: How names of the server's own metrics begin.
+#: Prefix of the server's own metrics.
 OWN = "mo/"
 
-#: What a metric may be in Flower.
+#: Type of a metric in Flower.
 Value = int | float | list[int] | list[float]
 
-#: What two records must share to be averaged: names, and lengths of lists (None for a number).
+#: Form that two records must share to be averaged: names, and lengths of lists (None for a number).
 _Form = tuple[tuple[str, int | None], ...]
 
 
 class Metrics(NamedTuple):
-    """Contents whose metrics can be averaged, in the order of their nodes' numbers, and why those of others cannot."""
+    """Contents whose metrics can be averaged, in the order of their node numbers, and the reasons to drop others."""
 
     contents: list[RecordDict]
     nodes: list[int]
@@ -35,12 +35,12 @@ class Metrics(NamedTuple):
 
 
 def by_node(replies: Iterable[Message]) -> dict[int, RecordDict | Exception]:
-    """Contents of replies by their node, in the order of the nodes' numbers; an exception where there is none."""
+    """Return the contents of replies by node, in the order of node numbers; an exception for a reply without any."""
     found: dict[int, RecordDict | Exception] = {}
     for message in sorted(replies, key=lambda message: message.metadata.src_node_id):
         node = message.metadata.src_node_id
         if node in found:
-            # Which came first must not matter.
+            # The order of arrival must not matter.
             found[node] = InputError("the node replied more than once")
         elif message.has_error():
             found[node] = InputError(f"the client failed: {shown(message.error.reason or message.error.code, 200)}")
@@ -52,11 +52,11 @@ def by_node(replies: Iterable[Message]) -> dict[int, RecordDict | Exception]:
 
 
 def read_arrays(content: RecordDict | Exception, sizes: Mapping[str, int]) -> object:
-    """The arrays in a reply by their names, or an exception that says why there are none.
+    """Return the arrays in a reply by name, or an exception that says why there are none.
 
     Args:
-        content: of a reply.
-        sizes: of the global model's arrays in bytes, by their names. What is larger or unknown is not unpacked.
+        content: content of a reply.
+        sizes: sizes of the global model's arrays in bytes, by name. Larger or unknown arrays are not unpacked.
     """
     if isinstance(content, Exception):
         return content
@@ -72,17 +72,17 @@ def read_arrays(content: RecordDict | Exception, sizes: Mapping[str, int]) -> ob
             return InputError(f"{name} is larger than the model's")
         try:
             found[name] = array.numpy()  # Flower never unpickles
-        except Exception as error:  # noqa: BLE001  bytes of a client's choice may break the parser in any way
+        except Exception as error:  # noqa: BLE001  a client's bytes may break the parser in any way
             return InputError(f"{name} cannot be read: {type(error).__name__}: {shown(error, 80)}")
     return found
 
 
 def check_metrics(contents: Mapping[int, RecordDict | Exception], weight: str) -> Metrics:
-    """Sort out metrics that cannot be averaged: not one record, not finite, or not of the form that most have.
+    """Drop metrics that cannot be averaged: not a single record, not finite, or not of the most frequent form.
 
     Args:
-        contents: of replies by their node, in the order of the nodes' numbers.
-        weight: the name of the number of examples, which cannot be negative.
+        contents: contents of replies by node, in the order of node numbers.
+        weight: name of the metric with the number of examples, which cannot be negative.
     """
     faults = {node: _metrics_fault(content, weight) for node, content in contents.items()}
     forms = {
@@ -90,7 +90,7 @@ def check_metrics(contents: Mapping[int, RecordDict | Exception], weight: str) -
         for node, content in contents.items()
         if faults[node] is None and not isinstance(content, Exception)
     }
-    # Of forms that are equally frequent the one that is last in the alphabet, so that the order never matters.
+    # Among equally frequent forms the last in the alphabet wins, so that the order of replies does not matter.
     usual = max(Counter(forms.values()).items(), key=lambda pair: (pair[1], repr(pair[0])), default=((), 0))[0]
     for node, form in forms.items():
         if form != usual:
@@ -109,7 +109,7 @@ def _metrics_fault(content: RecordDict | Exception, weight: str) -> str | None:
     for name, value in record.items():
         if name.startswith(OWN):
             return f"the metric {shown(name)} would pass for one of the server's"
-        # Not a call of isfinite, which fails for whole numbers beyond the range of floats.
+        # isfinite would fail for integers beyond the range of floats.
         if not all(abs(number) <= LARGEST for number in (value if isinstance(value, list) else [value])):
             return f"the metric {shown(name)} holds NaN, infinity, or a number beyond {LARGEST:g}"
     count = record.get(weight, 0)
@@ -134,9 +134,9 @@ def _named(form: _Form) -> str:
 
 
 def average(contents: list[RecordDict], weight: str) -> dict[str, Value]:
-    """Each metric's mean over clients, and for single numbers its median, unless clients report one of that name.
+    """Return each metric's mean over clients, and the median of single numbers unless clients report that name.
 
-    All clients count the same, since the number of examples is a client's own claim. The median stands as long as
+    All clients count the same, since the number of examples is a client's own claim. The median is robust as long as
     fewer than half of them lie.
     """
     found: dict[str, Value] = {}

@@ -1,4 +1,4 @@
-"""What clients send back, checked against the global model before anything is computed with it."""
+"""Validation of client replies against the global model, before anything is computed from them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Dropped(NamedTuple):
     """A reply that is not used.
 
     Attributes:
-        node: who sent it.
-        reason: what is wrong with it, for a person.
+        node: number of the node that sent it.
+        reason: description of the fault, for people.
     """
 
     node: int
@@ -28,20 +28,20 @@ class Dropped(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """Replies that can be used, in the order of their nodes' numbers, and those that cannot."""
+    """Valid replies, in the order of their node numbers, and dropped ones."""
 
     valid: dict[int, dict[str, NDArray[np.generic]]]
     dropped: list[Dropped]
 
 
 def check_replies(model: Arrays, replies: Mapping[int, object], averaged: Collection[str] = ()) -> Checked:
-    """Sort out what is not a model of the same form with finite numbers.
+    """Drop replies that are not models of the same form with finite numbers.
 
     Args:
-        model: the global model, by the names of its arrays.
-        replies: what each node sent, whatever it is; an exception for one that could not be read.
-        averaged: names of arrays that are averaged. Those that a name says to be variances may not be negative. Where
-            one of the model's is infinite, as in a mask, replies must be the same.
+        model: arrays of the global model, by name.
+        replies: the reply of each node, of any type; an exception for one that could not be read.
+        averaged: names of arrays that are averaged. Those whose name marks them as variances must not be negative.
+            Where the model's array is infinite, as in a mask, replies must equal it.
     """
     valid: dict[int, dict[str, NDArray[np.generic]]] = {}
     dropped = []
@@ -52,7 +52,7 @@ def check_replies(model: Arrays, replies: Mapping[int, object], averaged: Collec
             if reason is None:
                 assert isinstance(reply, Mapping)
                 valid[node] = {name: np.asarray(reply[name]) for name in model}
-        except Exception as error:  # noqa: BLE001  what a reply does when it is read is the client's choice as well
+        except Exception as error:  # noqa: BLE001  a client also chooses what its reply does when it is read
             reason = f"it cannot be read: {type(error).__name__}"
         if reason is not None:
             dropped.append(Dropped(node, reason))
@@ -60,12 +60,12 @@ def check_replies(model: Arrays, replies: Mapping[int, object], averaged: Collec
 
 
 def fault(model: Arrays, reply: object, averaged: Collection[str] = ()) -> str | None:
-    """What is wrong with a reply; None if nothing is. For the arguments see `check_replies`."""
+    """Return a description of the fault of a reply, or None. The arguments are those of `check_replies`."""
     if isinstance(reply, Exception):
         reason = str(reply)[:300]
         return reason if reason.isprintable() else repr(reason)
     if not isinstance(reply, Mapping):
-        return f"it holds no arrays but a {type(reply).__name__}"
+        return f"it is a {type(reply).__name__}, not a mapping of arrays"
     missing, more = sorted(set(model) - set(reply)), sorted(map(str, set(reply) - set(model)))
     if missing or more:
         parts = [f"{what} {_listed(names)}" for what, names in (("lacks", missing), ("adds", more)) if names]
@@ -73,43 +73,43 @@ def fault(model: Arrays, reply: object, averaged: Collection[str] = ()) -> str |
     for name, wanted in model.items():
         if not isinstance(reply[name], np.ndarray) or reply[name].dtype.kind not in "fiub":
             return f"{name} is a {type(reply[name]).__name__} and not a numpy array of numbers"
-        found = np.asarray(reply[name])  # a masked array, which is an array, would hide what is below the mask
+        found = np.asarray(reply[name])  # a masked array is an array, too, and would hide what is below the mask
         if found.shape != wanted.shape:
             return f"{name} has shape {found.shape}, not {wanted.shape}"
         if found.dtype != wanted.dtype:
             return f"{name} has dtype {found.dtype}, not {wanted.dtype}"
         if found.dtype.kind == "f":
             beyond = _beyond(found)
-            if name in averaged:  # what is constant, such as a mask of -inf, may be: it is no part of the training
+            if name in averaged:  # infinite constants, such as a mask of -inf, are allowed: they are not trained
                 constant = _beyond(wanted) & ~np.isnan(wanted)
                 if not np.array_equal(found[constant], wanted[constant]):
-                    return f"{name} is not the model's where that is infinite"
+                    return f"{name} differs from the model's where that is infinite"
                 beyond &= ~constant
             if bool(beyond.any()):
                 return f"{name} holds NaN, infinity, or a number beyond {LARGEST:g}"
-        # The square root of a variance is NaN wherever one client made the average negative.
+        # If one client made the averaged variance negative, its square root would be NaN.
         if bool((found < 0).any()) and _is_variance(name, wanted, averaged):
             return f"{name} holds a negative variance"
     return None
 
 
 def _beyond(array: NDArray[np.generic]) -> NDArray[np.bool_]:
-    """Where numbers are infinite or nearly so, or NaN."""
+    """Return a mask of the numbers that are NaN, infinite or beyond `LARGEST`."""
     return ~np.asarray(np.abs(array.astype(np.float64)) <= LARGEST)
 
 
 def _is_variance(name: str, wanted: NDArray[np.generic], averaged: Collection[str]) -> bool:
-    """By torch's name in every normalization; of what is averaged also by others', such as ``bn/moving_variance``."""
+    """Return True for torch's ``running_var`` and, among averaged arrays, for names such as ``bn/moving_variance``."""
     last = re.split("[./]", name)[-1]
     if last == "running_var":
         return True
     called = last.endswith("running_var") or (name in averaged and "var" in last.lower())
-    # What is negative already is no variance.
+    # An array that is already negative is not a variance.
     return called and wanted.dtype.kind == "f" and not bool(np.any(np.less(wanted, 0)))
 
 
 def shown(text: object, length: int = 40) -> str:
-    """A client's words for a log: cut, and on one line, so that they cannot look like lines of the server's."""
+    """Shorten a client's text to one line for a log, so that it cannot imitate lines of the server."""
     return repr(str(text)[:length])
 
 

@@ -13,7 +13,7 @@ from paretograd.federated.replies import Arrays
 
 
 def rows(model: Arrays, replies: Mapping[int, Arrays], names: list[str]) -> Tensor:
-    """Updates, the global model minus each client's, as rows in float64; zero where both are the same infinity."""
+    """Return the updates (global model minus each client's) as float64 rows; zero where both are the same infinity."""
     sizes = [model[name].size for name in names]
     found = torch.empty(len(replies), sum(sizes), dtype=torch.float64, device="cpu")
     for row, reply in zip(found, replies.values(), strict=True):
@@ -26,11 +26,11 @@ def rows(model: Arrays, replies: Mapping[int, Arrays], names: list[str]) -> Tens
 
 
 def shift(model: dict[str, NDArray[np.generic]], names: list[str], by: Tensor) -> None:
-    """Take a row off the arrays, in their own precision."""
+    """Subtract a row from the arrays in place, keeping their dtypes."""
     start = 0
     for name in names:
         array = model[name]
         part = by[start : start + array.size].reshape(array.shape).numpy()
-        with np.errstate(over="ignore"):  # the step is looked at as a whole
+        with np.errstate(over="ignore"):  # the whole step is validated later
             model[name] = np.asarray(array.astype(np.float64) - part).astype(array.dtype)
         start += array.size

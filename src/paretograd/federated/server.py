@@ -1,4 +1,4 @@
-"""A federated server's step: replies in, the next global model out, and what there is to know about the round."""
+"""`Server`: one federated round, from the replies of clients to the next global model and a report of the round."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from paretograd.federated.aggregation import Bound, Combined, Rule, combine_upda
 from paretograd.federated.replies import Arrays, Dropped, check_replies, fault
 from paretograd.federated.rows import rows, shift
 
-#: How the names of running statistics end that are averaged if no names are given; they are torch's.
+#: Suffixes of torch's running statistics, which are averaged if no names are given.
 _STATISTICS = ("running_mean", "running_var")
 
 
 class Round(NamedTuple):
-    """One round.
+    """Result of one round.
 
     Attributes:
-        model: the next global model, or the one before.
-        moved: whether it is the next: enough replies were valid, for the rule as well, and it passes the same checks.
-        nodes: who was aggregated, in the order of the rows.
-        weights: of their updates.
-        norms: of their updates, as they came.
+        model: the next global model, or the previous one.
+        moved: True if it is the next one: enough replies were valid, the rule had an answer, and the new model passes
+            the same checks.
+        nodes: nodes that were aggregated, in the order of the rows.
+        weights: weights of their updates.
+        norms: lengths of their original updates.
         gamma: distance of the bounded updates from Pareto stationarity.
-        conflicts: nodes whose update the rule's direction opposes; momentum comes after that.
-        dropped: whose replies were not used, and why.
+        conflicts: nodes whose update the rule's direction opposes, before momentum.
+        dropped: nodes whose replies were not used, with the reasons.
     """
 
     model: dict[str, NDArray[np.generic]]
@@ -47,7 +48,7 @@ class Round(NamedTuple):
     dropped: tuple[Dropped, ...]
 
     def metrics(self) -> dict[str, float]:
-        """A flat dict of floats, for any tracker."""
+        """Return a flat dict of floats, for any tracker."""
         found = {
             "gamma": self.gamma,
             "conflicts": float(len(self.conflicts)),
@@ -59,22 +60,22 @@ class Round(NamedTuple):
 
 
 class Server:
-    """Aggregates the models that clients send back.
+    """Aggregation of the models that clients return.
 
-    An update is the global model minus a client's, which for one gradient step of it is its learning rate times its
-    gradient; the rule turns all of them into a direction d, and the model moves by ``-lr v``, ``v = momentum v + d``,
-    as FedOpt does (Reddi et al., 2021). The order in which replies arrive changes nothing.
+    An update is the global model minus a client's. If the client makes one gradient step, this is its learning rate
+    times its gradient. The rule turns all updates into a direction d, and the model moves by ``-lr v`` with
+    ``v = momentum v + d``, as in FedOpt (Reddi et al., 2021). The order in which replies arrive does not matter.
 
     Args:
         rule: a rule of the library, or a function from updates ``(m, n)`` to a direction.
-        lr: the server's learning rate; 1 takes the direction as it is.
-        momentum: from 0 to below 1.
-        bound: what to do about the lengths of updates: see `combine_updates`.
-        min_valid: with fewer valid replies the model stays as it is.
-        averaged: names of arrays that are averaged and not aggregated, such as BatchNorm's running statistics (see
+        lr: learning rate of the server; 1 applies the direction unscaled.
+        momentum: at least 0 and below 1.
+        bound: treatment of the lengths of updates: see `combine_updates`.
+        min_valid: with fewer valid replies the model stays unchanged.
+        averaged: names of arrays that are averaged instead of aggregated, such as BatchNorm's running statistics (see
             `buffer_names`); None for those whose names end in ``running_mean`` or ``running_var``. Their changes are
-            bounded as updates are, unless ``bound`` is ``none``. Arrays of whole numbers become their median, and
-            what is infinite in the model stays as it is.
+            bounded like updates, unless ``bound`` is ``none``. Arrays of whole numbers become their median, and
+            infinite entries of the model stay unchanged.
     """
 
     def __init__(
@@ -97,18 +98,18 @@ class Server:
         if not 0.0 < self.lr < float("inf"):
             raise ParameterError(f"lr={lr!r}: it must be finite and above 0")
         if not 0.0 <= self.momentum < 1.0:
-            raise ParameterError(f"momentum={momentum!r}: it lies from 0 to below 1")
+            raise ParameterError(f"momentum={momentum!r}: it must be at least 0 and below 1")
         if bound not in get_args(Bound):
             raise ParameterError(f"bound={bound!r}: use one of {', '.join(get_args(Bound))}")
         self._velocity: Tensor | None = None
         self._loaded = self._told = False
 
     def step(self, model: Arrays, replies: Mapping[int, object]) -> Round:
-        """One round. A reply that cannot be used is dropped with a warning that names its node.
+        """Run one round. An invalid reply is dropped with a warning that names its node.
 
         Args:
-            model: the global model, by the names of its arrays.
-            replies: what each node sent: its model after training, or anything else.
+            model: arrays of the global model, by name.
+            replies: the reply of each node: its model after training, or anything else.
         """
         names = self.parameters(model)
         self._check_velocity(sum(model[name].size for name in names))
@@ -116,7 +117,7 @@ class Server:
         if self.averaged is None and not self._told and all(name.isdecimal() for name in model):
             self._told = True
             warnings.warn(
-                "the arrays are numbered, so that running statistics among them cannot be told and are aggregated: "
+                "the arrays are numbered, so running statistics among them cannot be recognised and are aggregated: "
                 "name them in averaged=, or pass averaged=() if there are none",
                 stacklevel=2,
             )
@@ -136,8 +137,8 @@ class Server:
         self._average(moved, valid, names)
         broken = fault(kept, moved, averaged)
         if broken is not None:
-            self._velocity = None  # which may be what breaks it, and would break all rounds to come
-            warnings.warn(f"the next model is not taken, since it would be broken: {broken}", stacklevel=2)
+            self._velocity = None  # it may be the cause, and would break all later rounds
+            warnings.warn(f"the next model is rejected, since it would be broken: {broken}", stacklevel=2)
             return unmoved
         nodes = tuple(valid)
         return Round(
@@ -152,10 +153,10 @@ class Server:
         )
 
     def parameters(self, model: Arrays) -> list[str]:
-        """Names of the arrays that are aggregated. The model is the server's own: what is wrong with it is an error.
+        """Return the names of the arrays that are aggregated. Raise if the global model is invalid.
 
         Args:
-            model: the global model, by the names of its arrays.
+            model: arrays of the global model, by name.
         """
         _check_model(model)
         unknown = (self.averaged or frozenset()) - set(model)
@@ -166,26 +167,26 @@ class Server:
         names = [name for name, array in model.items() if array.dtype.kind == "f" and name in left]
         reason = fault(model, model, set(model) - set(names))
         if reason is not None and self.averaged is None:
-            reason += ". If that is a buffer and no parameter, name it in averaged=; buffer_names finds all of a module"
+            reason += ". If that is a buffer, not a parameter, name it in averaged=; buffer_names finds all of a module"
         if reason is None and not any(model[name].size for name in names):
-            reason = "it has no parameters beside what is averaged"
+            reason = "it has no parameters besides the averaged arrays"
         if reason is not None:
             raise InputError(f"the global model cannot be trained: {reason}")
         return names
 
     def _combined(self, updates: Tensor) -> Combined | None:
-        """The rule's answer; none if it has none for these updates. What and how many they are is up to the clients."""
+        """Return the rule's answer, or None if it has none for these updates, which the clients determine."""
         try:
             return combine_updates(updates, self.rule, self.bound)
         except InfeasibleCapError as error:
-            # As clients drop out, the weights below the cap come down to 1/m each, and then there are none.
-            warnings.warn(f"the mean is taken in this round: {error}", stacklevel=3)
+            # As clients drop out, 1/m grows until no weights below the cap sum to 1.
+            warnings.warn(f"the mean is used in this round: {error}", stacklevel=3)
             return combine_updates(updates, Mean(), self.bound)
         except InputError as error:
             why = str(error)
-        except Exception as error:  # noqa: BLE001  a rule may be anyone's function, and a round is not worth the run
+        except Exception as error:  # noqa: BLE001  a user's rule may fail in any way, which must not end the run
             why = f"the rule failed with {type(error).__name__}: {error}"
-        warnings.warn(f"this round leaves the model as it is: {why}", stacklevel=3)
+        warnings.warn(f"this round leaves the model unchanged: {why}", stacklevel=3)
         return None
 
     def _move(self, model: dict[str, NDArray[np.generic]], names: list[str], direction: Tensor) -> None:
@@ -198,11 +199,11 @@ class Server:
     def _average(
         self, model: dict[str, NDArray[np.generic]], valid: Mapping[int, Arrays], aggregated: list[str]
     ) -> None:
-        """What is not aggregated: averaged, or for whole numbers (a count of batches) the one in the middle."""
+        """Average the arrays that are not aggregated; whole numbers (a count of batches) become their median."""
         others = [name for name in model if name not in aggregated]
         floats = [name for name in others if model[name].dtype.kind == "f" and model[name].size]
         bound: Bound = "none" if self.bound == "none" else "clip"
-        # Variances by whatever name: one client must not make negative what most say is not.
+        # Arrays that may be variances under any name: one client must not make them negative.
         positive = [name for name in floats if not np.less(model[name], 0).any()]
         if floats:
             shift(model, floats, combine_updates(rows(model, valid, floats), Mean(), bound).direction)
@@ -215,27 +216,27 @@ class Server:
                 model[name] = _middle(name, valid)
 
     def begin(self) -> None:
-        """A new run: the momentum of the one before is forgotten, unless it was loaded since."""
+        """Start a new run: discard the momentum of the previous one, unless it was loaded since."""
         if not self._loaded:
             self._velocity = None
 
     def _check_velocity(self, size: int) -> None:
         if self._velocity is not None and len(self._velocity) != size:
             raise InputError(
-                f"the momentum is that of a model with {len(self._velocity)} parameters, and this one has {size}: call "
-                "begin() before another model, or make a server of its own for it"
+                f"the momentum belongs to a model with {len(self._velocity)} parameters, and this one has {size}: call "
+                "begin() before another model, or create a separate server for it"
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must keep: the momentum, and the rule's state."""
+        """Return the state for a checkpoint: the momentum and the rule's state."""
         rule = self.rule.state_dict() if isinstance(self.rule, Aggregator) else {}
         return {"velocity": None if self._velocity is None else self._velocity.clone(), "rule": rule}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned.
+        """Restore a state.
 
         Args:
-            state: that.
+            state: the result of `state_dict`.
         """
         if set(state) != {"velocity", "rule"}:
             raise InputError(f"a state of `Server.state_dict` has the keys velocity and rule; got {sorted(state)}")
@@ -251,7 +252,7 @@ class Server:
 
 
 def _middle(name: str, replies: Mapping[int, Arrays]) -> NDArray[np.generic]:
-    """Of each number the one in the middle, the lower of two."""
+    """Return the median of each entry over the replies; the lower of two."""
     ordered = np.sort(np.stack([reply[name] for reply in replies.values()]), axis=0)
     return np.asarray(ordered[(len(ordered) - 1) // 2])
 
@@ -273,6 +274,6 @@ def _check_rule(rule: object) -> None:
     if isinstance(rule, str):
         raise ParameterError(f"rule={rule!r} is a name: give the rule itself, pg.get({rule!r})")
     if isinstance(rule, type):
-        raise ParameterError(f"rule={rule.__name__} is a class: give a rule of it, {rule.__name__}(...)")
+        raise ParameterError(f"rule={rule.__name__} is a class: give an instance, {rule.__name__}(...)")
     if not (isinstance(rule, Aggregator) or callable(rule)):
         raise ParameterError(f"rule={rule!r}: give a rule of the library, such as pg.MGDA(), or a function")

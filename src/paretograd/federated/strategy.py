@@ -1,4 +1,4 @@
-"""A Flower strategy around `Server`: FedAvg's sampling and messages, any rule, and no trust in what comes back."""
+"""`FedPareto`: a Flower strategy around `Server`, with FedAvg's sampling and messages, for untrusted clients."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _MetricsRule = Callable[[list[RecordDict], str], MetricRecord]
 class FedPareto(FedAvg):
     """FedAvg with another rule, for clients that cannot be trusted.
 
-    Clients and messages are those of FedAvg, and only the server changes. An update is the global model minus the model
-    that a client sends back; `Server` checks them, bounds their lengths, combines them by the rule and moves the model.
-    A reply that is no model of the same form with finite numbers is dropped, and a warning in Flower's log names its
-    node. Clients count the same: the number of examples is their own claim, and is not used.
+    Clients and messages are those of FedAvg; only the server changes. An update is the global model minus the model
+    that a client returns. `Server` validates the updates, bounds their lengths, combines them by the rule and moves the
+    model. A reply that is not a model of the same form with finite numbers is dropped, and a warning in Flower's log
+    names its node. All clients count the same: the number of examples is their own claim, and is not used.
 
-    Metrics of a round hold, beside the averages of what clients report, ``mo/gamma``, ``mo/conflicts``, ``mo/valid``,
-    ``mo/dropped``, ``mo/dropped-nodes``, ``mo/conflict-nodes``, and ``mo/weight/<node>`` and ``mo/norm/<node>``; `last`
-    is the last round itself, with the reasons for which replies were dropped.
+    The metrics of a round are the averages of what clients report, ``mo/gamma``, ``mo/conflicts``, ``mo/valid``,
+    ``mo/dropped``, ``mo/dropped-nodes``, ``mo/conflict-nodes``, and ``mo/weight/<node>`` and ``mo/norm/<node>``. `last`
+    is the last round itself, with the reasons why replies were dropped.
 
     Args:
         rule: a rule of the library, or a function from updates ``(m, n)`` to a direction, such as `Krum`.
-        lr: the server's learning rate; 1 takes the direction as it is.
-        momentum: of the server, from 0 to below 1, as in FedOpt.
-        bound: what to do about the lengths of updates: see `combine_updates`.
-        min_valid: with fewer valid replies the model stays as it is. After the first round, the run also goes on with
-            fewer nodes than FedAvg's minimums ask for, down to this number.
-        averaged: names of arrays that are averaged and not aggregated; `buffer_names` finds them. None for those whose
-            names end in ``running_mean`` or ``running_var``.
+        lr: learning rate of the server; 1 applies the direction unscaled.
+        momentum: momentum of the server, at least 0 and below 1, as in FedOpt.
+        bound: treatment of the lengths of updates: see `combine_updates`.
+        min_valid: with fewer valid replies the model stays unchanged. After the first round, the run also continues
+            with fewer nodes than FedAvg's minimums, down to this number.
+        averaged: names of arrays that are averaged instead of aggregated; `buffer_names` finds them. None for those
+            whose names end in ``running_mean`` or ``running_var``.
         train_metrics_aggr_fn: as for FedAvg; None for each metric's mean and median over clients.
         evaluate_metrics_aggr_fn: the same for evaluation.
         fedavg: further parameters of FedAvg, such as ``fraction_train`` and ``min_available_nodes``.
@@ -82,7 +82,7 @@ class FedPareto(FedAvg):
         self._asked = self.min_train_nodes, self.min_evaluate_nodes, self.min_available_nodes
 
     def summary(self) -> None:
-        """Log how the strategy is set up."""
+        """Log the configuration of the strategy."""
         server = self.server
         _LOG.info("\t├──> Aggregation:")
         _LOG.info("\t│\t├── Rule: %s", getattr(server.rule, "label", type(server.rule).__name__))
@@ -94,11 +94,11 @@ class FedPareto(FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """FedAvg's, and the global model is kept: replies carry models, and updates are what they differ by."""
+        """Configure training as FedAvg does, and keep the global model, which is needed to compute updates."""
         model = {name: array.numpy() for name, array in arrays.items()}
         if server_round == 1:
             self.server.begin()
-        self.server.parameters(model)  # an error where there is something wrong with it, or with `averaged`
+        self.server.parameters(model)  # raises if the model or `averaged` is invalid
         self._model = model
         self._settle(server_round, grid)
         messages: Iterable[Message] = super().configure_train(server_round, arrays, config, grid)
@@ -107,7 +107,7 @@ class FedPareto(FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """FedAvg's, with the nodes that are left."""
+        """Configure evaluation as FedAvg does, with the remaining nodes."""
         self._settle(server_round, grid)
         messages: Iterable[Message] = super().configure_evaluate(server_round, arrays, config, grid)
         return messages
@@ -115,7 +115,7 @@ class FedPareto(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The next global model, or the same if too few replies are valid, and the metrics of the round."""
+        """Return the next global model, unchanged if too few replies are valid, and the metrics of the round."""
         if self.fraction_train == 0.0:
             return None, None
         if self._model is None:
@@ -127,7 +127,7 @@ class FedPareto(FedAvg):
             found = self.server.step(
                 self._model, {node: read_arrays(content, sizes) for node, content in contents.items()}
             )
-        # Python shows the same warning once; the log of a run should have it in every round.
+        # Python shows the same warning only once; the log should have it in every round.
         for warning in caught:
             _LOG.warning("round %d, training: %s", server_round, warning.message)
         _LOG.info("aggregate_train: %d replies used and %d dropped", len(found.nodes), len(found.dropped))
@@ -141,7 +141,7 @@ class FedPareto(FedAvg):
         return arrays, MetricRecord({**metrics, **_of_round(found)})
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Metrics of the clients whose metrics can be averaged; None if there are none."""
+        """Return the averaged metrics of the clients with valid metrics; None if there are none."""
         checked = check_metrics(by_node(replies), self.weighted_by_key)
         _warn(checked, server_round, "evaluation")
         if not checked.contents:
@@ -156,18 +156,18 @@ class FedPareto(FedAvg):
         return MetricRecord({**found, **counts})
 
     def _aggregated(self, rule: _MetricsRule, checked: Metrics, server_round: int, phase: str) -> dict[str, Value]:
-        """Metrics of all clients, by FedAvg's function or a person's; none where that fails, as for no examples."""
+        """Return the metrics of all clients by FedAvg's or the user's function; none if that fails."""
         if not checked.contents:
             return {}
         try:
             return dict(rule(checked.contents, self.weighted_by_key))
-        except Exception as error:  # noqa: BLE001  metrics depend on what clients claim, and are not worth the run
+        except Exception as error:  # noqa: BLE001  metrics depend on clients' claims, which must not end the run
             why = f"{type(error).__name__}: {shown(error, 200)}"
             _LOG.warning("round %d, %s: metrics are left out, as averaging them failed: %s", server_round, phase, why)
             return {}
 
     def _settle(self, server_round: int, grid: Grid) -> None:
-        """After the first round, ask for no more nodes than there are: FedAvg would wait for those that left."""
+        """After the first round, require no more nodes than are connected: FedAvg would wait for those that left."""
         there = max(len(list(grid.get_node_ids())), self.server.min_valid) if server_round > 1 else max(self._asked)
         train, evaluate, available = (min(asked, there) for asked in self._asked)
         self.min_train_nodes, self.min_evaluate_nodes, self.min_available_nodes = train, evaluate, available
