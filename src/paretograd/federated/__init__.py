@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from paretograd.federated.aggregation import Bound, Combined, combine_updates
 from paretograd.federated.baselines import CoordinateMedian, GeometricMedian, Krum, MultiKrum, TrimmedMean
-from paretograd.federated.buffers import buffer_names
 from paretograd.federated.replies import Checked, Dropped, check_replies
-from paretograd.federated.server import Round, Server
+from paretograd.federated.server import Round, Server, buffer_names
 
 if TYPE_CHECKING:
     from paretograd.federated.strategy import FedPareto as FedPareto

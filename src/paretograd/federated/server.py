@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.mean import Mean
@@ -17,7 +17,6 @@ from paretograd.checks import as_count, as_number
 from paretograd.errors import InfeasibleCapError, InputError, ParameterError
 from paretograd.federated.aggregation import Bound, Combined, Rule, combine_updates
 from paretograd.federated.replies import Arrays, Dropped, check_replies, fault
-from paretograd.federated.rows import rows, shift
 
 #: Suffixes of torch's running statistics, which are averaged if no names are given.
 _STATISTICS = ("running_mean", "running_var")
@@ -129,7 +128,7 @@ class Server:
         unmoved = Round(kept, False, (), (), (), float("nan"), (), tuple(dropped))
         if len(valid) < self.min_valid:
             return unmoved
-        found = self._combined(rows(model, valid, names))
+        found = self._combined(_rows(model, valid, names))
         if found is None:
             return unmoved
         moved = dict(kept)
@@ -194,7 +193,7 @@ class Server:
             before = self._velocity
             direction = direction if before is None else self.momentum * before + direction
             self._velocity = direction
-        shift(model, names, self.lr * direction)
+        _shift(model, names, self.lr * direction)
 
     def _average(
         self, model: dict[str, NDArray[np.generic]], valid: Mapping[int, Arrays], aggregated: list[str]
@@ -206,7 +205,7 @@ class Server:
         # Arrays that may be variances under any name: one client must not make them negative.
         positive = [name for name in floats if not np.less(model[name], 0).any()]
         if floats:
-            shift(model, floats, combine_updates(rows(model, valid, floats), Mean(), bound).direction)
+            _shift(model, floats, combine_updates(_rows(model, valid, floats), Mean(), bound).direction)
         for name in positive:
             if np.less(model[name], 0).any():
                 middle = _middle(name, valid)
@@ -249,6 +248,48 @@ class Server:
             self.rule.load_state_dict(state["rule"])
         self._velocity = None if velocity is None else velocity.detach().cpu().double().clone()
         self._loaded = True
+
+
+def buffer_names(module: nn.Module) -> frozenset[str]:
+    """Return the names of the arrays in a module's state that are not parameters.
+
+    For BatchNorm these are ``running_mean``, ``running_var`` and ``num_batches_tracked``. An aggregator would weight
+    them as if they were gradients.
+
+    Args:
+        module: the model that is trained.
+
+    Example:
+        >>> import torch
+        >>> sorted(buffer_names(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))))
+        ['1.num_batches_tracked', '1.running_mean', '1.running_var']
+    """
+    buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
+    return frozenset(buffers & set(module.state_dict()))
+
+
+def _rows(model: Arrays, replies: Mapping[int, Arrays], names: list[str]) -> Tensor:
+    """Return the updates (global model minus each client's) as float64 rows; zero where both are the same infinity."""
+    sizes = [model[name].size for name in names]
+    found = torch.empty(len(replies), sum(sizes), dtype=torch.float64, device="cpu")
+    for row, reply in zip(found, replies.values(), strict=True):
+        for name, part in zip(names, row.split(sizes), strict=True):
+            out = part.numpy().reshape(model[name].shape)
+            with np.errstate(invalid="ignore"):
+                np.subtract(model[name], reply[name], out=out, dtype=np.float64)
+            out[np.isnan(out)] = 0.0
+    return found
+
+
+def _shift(model: dict[str, NDArray[np.generic]], names: list[str], by: Tensor) -> None:
+    """Subtract a row from the model's arrays, in their own precision."""
+    start = 0
+    for name in names:
+        array = model[name]
+        part = by[start : start + array.size].reshape(array.shape).numpy()
+        with np.errstate(over="ignore"):  # the whole step is validated later
+            model[name] = np.asarray(array.astype(np.float64) - part).astype(array.dtype)
+        start += array.size
 
 
 def _middle(name: str, replies: Mapping[int, Arrays]) -> NDArray[np.generic]:
