@@ -7,9 +7,8 @@
 from paretograd.descent.certify import TrajectoryCertificate, certify_run
 from paretograd.descent.descend import descend
 from paretograd.descent.run import Descent
-from paretograd.descent.step_sizes import Armijo, Constant, Position, StepSize
+from paretograd.descent.step_sizes import Aligned, Armijo, Constant, Monotone, Position, Smooth, StepSize
 from paretograd.descent.stops import DescentWarning, Stop
-from paretograd.descent.theorem_steps import Aligned, Monotone, Smooth
 from paretograd.descent.trajectory import Trajectory
 
 __all__ = [
