@@ -16,8 +16,8 @@ from torch import Tensor
 import paretograd as pg
 from paretograd.descent import Aligned, Armijo, Constant, DescentWarning, Monotone, Smooth, StepSize, Stop
 from paretograd.descent.archive import read, write
+from paretograd.descent.directions import closed_form, closed_form_applies
 from paretograd.descent.evaluation import shortest_weights
-from paretograd.descent.pairs import formula, plain
 
 SEEDS = (24, 42, 48, 100, 123)
 #: What is recorded of runs.
@@ -115,15 +115,15 @@ def test_a_random_rule_draws_for_every_run_and_again_the_same() -> None:
 @pytest.mark.parametrize("rule", ["mean", "upgrad", "dualproj", "nash-mtl", "upgrad*", "dualproj*", "nash-mtl*"])
 def test_closed_forms_for_two_objectives_agree_with_the_solvers(rule: str) -> None:
     aggregator, draw = pg.get(rule), np.random.default_rng(0)
-    short = formula(aggregator)
-    assert short is not None
+    closed = closed_form(aggregator)
+    assert closed is not None
     count = 0
     for _ in range(300):
         J = draw.standard_normal((2, draw.integers(1, 5))) * 10.0 ** draw.integers(-9, 9, size=(2, 1))
         G, lengths = (J @ J.T)[None], np.linalg.norm(J, axis=1)[None]
-        if plain(G, lengths)[0]:
+        if closed_form_applies(G, lengths)[0]:
             expected = aggregator._outcome(G[0], 2e-16).weights @ J
-            assert np.linalg.norm(short(G, lengths)[0] @ J - expected) <= 1e-10 * np.linalg.norm(expected)
+            assert np.linalg.norm(closed(G, lengths)[0] @ J - expected) <= 1e-10 * np.linalg.norm(expected)
             count += 1
     assert count > 200
 

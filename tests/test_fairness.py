@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 import paretograd as pg
 from paretograd.aggregators.base import GramianAggregator
-from paretograd.descent import archive
-from paretograd.descent.stops import Stop
+from paretograd.descent import Stop, archive
 from paretograd.experiments.fairness import ensemble
 from paretograd.experiments.fairness.ensemble import Ensemble, gramians, sort_rows
 from paretograd.experiments.fairness.training import Setting, Training

@@ -25,8 +25,7 @@ import paretograd as pg
 from paretograd.cli.app import app
 from paretograd.cli.bars import Bars
 from paretograd.cli.fairness import _summary
-from paretograd.descent import archive
-from paretograd.descent.stops import Stop
+from paretograd.descent import Stop, archive
 from paretograd.experiments import Method, Study, run_study
 from paretograd.experiments.fairness import (
     FairnessResults,

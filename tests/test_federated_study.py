@@ -24,8 +24,7 @@ from typer.testing import CliRunner
 
 import paretograd as pg
 from paretograd.cli.app import app
-from paretograd.descent import archive
-from paretograd.descent.stops import Stop
+from paretograd.descent import Stop, archive
 from paretograd.experiments.fairness import FairnessStudy
 from paretograd.experiments.federated import (
     FederatedResults,

@@ -1,4 +1,7 @@
-"""Losses, gradients and gamma at the points of a batch of runs; a run's numbers do not depend on who else is in it."""
+"""Losses, gradients and gamma at a batch of points, and the batched arithmetic of the descent loop.
+
+The numbers of a run do not depend on the other runs in the batch.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +14,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paretograd.descent.small import all_finite, least
 from paretograd.geometry.gramian import Array, unit_gramian
 from paretograd.problems.base import Problem
 from paretograd.solvers.min_norm import min_norm_point
 
-#: Numbers in the dtype of the runs.
+#: Points in the dtype of the runs.
 Points = NDArray[np.float32] | NDArray[np.float64]
 
-#: Rounding of Gramians that were multiplied in float64.
+#: Relative rounding error of Gramians that were computed in float64.
 EPS = float(np.finfo(np.float64).eps)
+
+#: Up to this many entries, Python's reductions are faster than numpy's.
+_FEW = 64
 
 
 class Evaluation(NamedTuple):
-    """What is known of B points.
+    """Losses, gradients and gamma at B points.
 
     Attributes:
-        points: shape ``(B, n)``, float64; every number is one of the run's dtype.
+        points: shape ``(B, n)``; float64, but every value is exact in the dtype of the runs.
         losses: ``(B, m)``.
         J: Jacobians, ``(B, m, n)``.
         G: Gramians, ``(B, m, m)``.
         lengths: norms of the gradients, ``(B, m)``.
-        witness: weights on the simplex whose combination is the shortest, ``(B, m)``: MGDA's.
-        shortest: that combination, ``(B, n)``.
-        gamma: its length, ``(B,)``.
+        witness: weights on the simplex of the shortest convex combination, ``(B, m)``: MGDA's.
+        shortest: this combination, ``(B, n)``.
+        gamma: its norm, ``(B,)``.
     """
 
     points: Array
@@ -47,15 +52,16 @@ class Evaluation(NamedTuple):
     gamma: Array
 
     def take(self, rows: NDArray[np.intp]) -> Evaluation:
-        """Some of the points."""
+        """Select some of the points."""
         return Evaluation(*(part[rows] for part in self))
 
 
 def evaluate(problem: Problem, points: Points) -> tuple[Evaluation, NDArray[np.bool_] | None]:
-    """Losses, gradients and gamma at points ``(B, n)`` in the dtype of the runs, all by one call of the problem.
+    """Evaluate the problem once at all points ``(B, n)``, given in the dtype of the runs.
 
     Returns:
-        the evaluation of the points where everything is finite, and which these are, ``(B,)``; None for all.
+        the evaluation of the points where everything is finite, and the mask ``(B,)`` of these points; None if it is
+        all of them.
     """
     values, rows = problem.jacobian(torch.from_numpy(points))
     at, losses, J = points.astype(np.float64, copy=False), _as_double(values), _as_double(rows)
@@ -71,10 +77,10 @@ def evaluate(problem: Problem, points: Points) -> tuple[Evaluation, NDArray[np.b
 
 
 def shortest_weights(J: Array, G: Array) -> Array:
-    """Weights on the simplex that minimise ``|J.T w|`` (eq. PS-quant), ``(B, m)``.
+    """Return the weights on the simplex that minimise ``|J.T w|`` (eq. PS-quant), ``(B, m)``.
 
-    For two gradients it is the foot of the perpendicular on the segment between them, from the gradients themselves
-    and for all B at once; for more, one min-norm problem for each.
+    Two gradients have a closed form, the foot of the perpendicular from the origin to the segment between them. It is
+    computed from the gradients, for all B at once. More gradients need one min-norm problem per point.
     """
     B, m, _ = J.shape
     if m == 1:
@@ -82,7 +88,7 @@ def shortest_weights(J: Array, G: Array) -> Array:
     if m == 2:
         side = J[:, 1] - J[:, 0]
         square = inner(side, side)
-        if B and not least(square) > 0.0:  # equal gradients: any weights will do
+        if B and not least(square) > 0.0:  # equal gradients: any weights are optimal
             square = np.where(square > 0.0, square, math.inf)
         weights = np.empty((B, 2))
         first = np.divide(inner(side, J[:, 1]), square, out=weights[:, 0])
@@ -95,8 +101,13 @@ def shortest_weights(J: Array, G: Array) -> Array:
     return found
 
 
+def _as_double(tensor: Tensor) -> Array:
+    array: Points = tensor.detach().numpy()
+    return array.astype(np.float64, copy=False)
+
+
 def combine(weights: Array, J: Array) -> Array:
-    """``J.T w`` for every run, ``(B, n)``."""
+    """Return ``J.T w`` for every run, ``(B, n)``."""
     rows: Array = weights[:, None] @ J
     return rows[:, 0]
 
@@ -106,16 +117,31 @@ def _inner(a: Array, b: Array) -> Array:
     return products[:, 0, 0]
 
 
-#: Inner products of rows, ``(B,)``. By matmul or what replaces it since numpy 2, row by row: the sum's order is that of
-#: a run alone.
+#: Inner products of rows, ``(B,)``. Both versions (vecdot needs numpy 2) sum each row in the same order whatever the
+#: batch size.
 inner: Callable[[Array, Array], Array] = getattr(np, "vecdot", _inner)
 
 
 def norm(d: Array) -> Array:
-    """Lengths of rows, ``(B,)``."""
+    """Return the norms of the rows, ``(B,)``."""
     return np.sqrt(inner(d, d))
 
 
-def _as_double(tensor: Tensor) -> Array:
-    array: Points = tensor.detach().numpy()
-    return array.astype(np.float64, copy=False)
+def least(values: Array) -> float:
+    """Return the minimum of finite values."""
+    return float(min(values.ravel().tolist()) if values.size <= _FEW else values.min())
+
+
+def most(values: Array) -> float:
+    """Return the maximum of finite values."""
+    return float(max(values.ravel().tolist()) if values.size <= _FEW else values.max())
+
+
+def all_finite(values: Array) -> bool:
+    """Return True if every value is finite; values near 1e308, whose sum overflows, may give False."""
+    return math.isfinite(sum(values.ravel().tolist()) if values.size <= _FEW else float(values.sum()))
+
+
+def all_true(flags: NDArray[np.bool_]) -> bool:
+    """Return True if every flag is set."""
+    return False not in flags.tolist() if flags.size <= _FEW else bool(flags.all())

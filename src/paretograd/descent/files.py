@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from paretograd.descent import archive
-from paretograd.descent.records import shapes
-from paretograd.descent.stops import Stop
+from paretograd.descent.records import NAMES, Stop, shapes
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError, ShapeError
 from paretograd.geometry.gramian import Array
@@ -19,7 +18,7 @@ from paretograd.plain import from_json, to_json
 
 #: Marks a file as a trajectory, with the version of its content.
 _FORMAT = "paretograd trajectory 1"
-_ARRAYS = ("lengths", "left_box", "front", *shapes(0, 0, 0, 0))
+_ARRAYS = ("lengths", "left_box", "front", *NAMES)
 #: F of a rule with fixed weights in files of earlier versions.
 _FIXED = "sum_k weights_k f_k"
 #: What is no array.

@@ -13,13 +13,11 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.checks import as_number
 from paretograd.descent import loop
-from paretograd.descent.box import Box
 from paretograd.descent.facts import facts_of
 from paretograd.descent.interrupts import interrupts_between_steps
-from paretograd.descent.records import Records, shapes
+from paretograd.descent.records import NAMES, Box, Records, Stop
 from paretograd.descent.starts import starting_points
 from paretograd.descent.step_sizes import Constant, StepSize, as_step_size
-from paretograd.descent.stops import Stop
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError, ParameterError
 from paretograd.geometry.gramian import Array
@@ -151,7 +149,7 @@ class Descent:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was called, bit by bit; raises, with nothing changed, on another descent's state."""
         problem, B = self._setting.problem, len(self._state.reasons)
-        wanted = {"format", "step", "settings", "aggregator", "reasons", "lengths", "left_box", *shapes(0, 0, 0, 0)}
+        wanted = {"format", "step", "settings", "aggregator", "reasons", "lengths", "left_box", *NAMES}
         if set(state) != wanted:
             odd = sorted(wanted.symmetric_difference(state))
             raise InputError(f"the state of a descent holds {', '.join(sorted(wanted))}; missing or unknown: {odd}")
@@ -164,7 +162,7 @@ class Descent:
             raise ParameterError(f"the state is that of another descent ({pairs}); resume with the same arguments")
         T = int(state["step"])
         records = Records(B, problem.m, problem.n)
-        records.load({name: state[name] for name in shapes(0, 0, 0, 0)}, T)
+        records.load({name: state[name] for name in NAMES}, T)
         if not np.array_equal(records.arrays["points"][0], self._records.arrays["points"][0]):
             raise ParameterError("the state is that of other starts; resume with the same arguments")
         reasons = tuple(Stop[name] for name in from_json(str(state["reasons"]))["codes"])

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.checks import as_number
-from paretograd.descent.records import shapes
-from paretograd.descent.stops import Stop
+from paretograd.descent.records import Stop, shapes
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Guarantee

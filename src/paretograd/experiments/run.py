@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from paretograd.descent import DescentWarning
 from paretograd.descent.run import Descent
-from paretograd.descent.stops import DescentWarning
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError
 from paretograd.experiments import checkpoint, metrics, table

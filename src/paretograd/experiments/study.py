@@ -12,8 +12,8 @@ import torch
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.registry import parse_aggregators
+from paretograd.descent import DescentWarning
 from paretograd.descent.run import Descent
-from paretograd.descent.stops import DescentWarning
 from paretograd.errors import InputError, ParameterError, ParetogradError
 from paretograd.experiments.names import file_names
 from paretograd.experiments.step_rules import step_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paretograd.descent.stops import Stop
+from paretograd.descent import Stop
 from paretograd.descent.trajectory import Trajectory
 from paretograd.experiments.study import Study
 

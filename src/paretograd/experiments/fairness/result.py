@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paretograd.descent import archive
-from paretograd.descent.stops import Stop
+from paretograd.descent import Stop, archive
 from paretograd.errors import InputError
 from paretograd.experiments.fairness.training import Training
 from paretograd.geometry.gramian import Array

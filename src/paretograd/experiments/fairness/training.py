@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.mgda import MGDA
-from paretograd.descent.stops import Stop
+from paretograd.descent import Stop
 from paretograd.errors import InputError
 from paretograd.experiments.fairness.ensemble import Ensemble, sort_rows
 from paretograd.experiments.fairness.slopes import EPS, conflicting, distance, finite

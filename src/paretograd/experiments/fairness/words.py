@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paretograd.descent.stops import Stop
+from paretograd.descent import Stop
 from paretograd.experiments.fairness.paper import STEPS
 from paretograd.experiments.fairness.result import MethodResult
 from paretograd.experiments.fairness.study import FairnessStudy

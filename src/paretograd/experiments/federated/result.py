@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paretograd.descent import archive
-from paretograd.descent.stops import Stop
+from paretograd.descent import Stop, archive
 from paretograd.errors import InputError
 from paretograd.experiments.federated.plan import Run
 from paretograd.experiments.federated.training import RECORDED, Training

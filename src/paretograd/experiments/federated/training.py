@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from paretograd.descent.stops import Stop
+from paretograd.descent import Stop
 from paretograd.errors import InputError, NonFiniteGradientError, ParetogradError
 from paretograd.experiments.federated.attack import attacked
 from paretograd.experiments.federated.clients import Pass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from paretograd.descent.stops import Stop
+from paretograd.descent import Stop
 from paretograd.experiments.federated.claims import claims
 from paretograd.experiments.federated.paper import BASELINES, CAPS, CLIPS, EPOCHS, TABLE
 from paretograd.experiments.federated.plan import Case, Run, Setting
