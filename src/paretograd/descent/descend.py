@@ -1,4 +1,4 @@
-"""``descend``: the paper's algorithm on a problem, from start to trajectory."""
+"""`descend`: run the paper's algorithm on a problem and return the trajectory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from paretograd.descent.step_sizes import StepSize
 from paretograd.descent.trajectory import Trajectory
 from paretograd.problems.base import Problem
 
-#: Steps between two looks at the progress bar.
-_LOOK = 50
+#: Steps between two updates of the progress bar.
+_UPDATE_EVERY = 50
 
 
 def descend(
@@ -36,23 +36,24 @@ def descend(
 ) -> Trajectory:
     """Descend on a problem from one or several starts (eq. fd): ``w <- w - eta_t d_t``.
 
-    All runs go on at once, in one batch; each of them is bit by bit what it is alone (`Descent` names two exceptions).
-    A run whose next loss or gradient is not finite stops at its last good point, and the others go on.
+    All runs advance together, in one batch. Each is bit-identical to the same run alone (`Descent` lists two
+    exceptions). A run whose next loss or gradient is not finite stops at its last good point; the others continue.
 
-    Ctrl-C ends the runs after the step under way: the trajectory so far is returned, those runs have the reason
-    ``Stop.INTERRUPTED``, and a `DescentWarning` says so. To handle it yourself use `Descent`.
+    Ctrl-C ends the runs after the current step. The trajectory so far is returned with ``Stop.INTERRUPTED`` as the
+    reason of these runs, and a `DescentWarning` is issued. Use `Descent` to handle interrupts yourself.
 
     Args:
-        problem: what to minimise, such as ``pg.problem("vlmop2")``.
-        aggregator: the rule that makes one direction of the gradients.
+        problem: the problem to minimise, such as ``pg.problem("vlmop2")``.
+        aggregator: the rule that combines the gradients into one direction.
         lr: a number, or a rule of `paretograd.descent`: ``Smooth()``, ``Aligned()``, ``Monotone()``, ``Armijo()``.
-        steps: at most this many.
-        seeds: one run for each, from `Problem.start`; (0,) by default.
-        starts: starting points ``(B, n)`` instead; seeds, if given, then only name the runs.
+        steps: maximum number of steps.
+        seeds: one run per seed, from `Problem.start`; (0,) by default.
+        starts: starting points ``(B, n)`` to use instead; seeds, if given, then only name the runs.
         stop_gamma: stop a run at the first point whose gamma is below this.
         stop_norm: stop a run at the first point whose direction is shorter than this.
-        dtype: of points, losses and gradients. Starts are drawn in float32 in any case, so that a seed means one point.
-        progress: show a bar on standard error, if rich is installed (``paretograd[cli]``).
+        dtype: dtype of points, losses and gradients. Starts are always drawn in float32, so that a seed gives the same
+            point in either precision.
+        progress: show a progress bar on standard error, if rich is installed (``paretograd[cli]``).
     """
     descent = Descent(
         problem,
@@ -68,7 +69,7 @@ def descend(
     unfinished = Stop.RUNNING
     try:
         if progress:
-            _watched(descent, steps, f"{aggregator.label} on {problem.label}")
+            _advance_with_bar(descent, steps, f"{aggregator.label} on {problem.label}")
         else:
             descent.advance(steps + 1)
     except KeyboardInterrupt:
@@ -81,10 +82,10 @@ def descend(
     return descent.trajectory(unfinished)
 
 
-def _watched(descent: Descent, steps: int, title: str) -> None:
+def _advance_with_bar(descent: Descent, steps: int, title: str) -> None:
     with _bar(title, steps) as bar:
         while descent.running:
-            descent.advance(_LOOK)
+            descent.advance(_UPDATE_EVERY)
             if bar is not None:
                 gamma = f"{descent.gamma.max():.2e}" if descent.running else "-"
                 bar.update(bar.task_ids[0], completed=descent.step, runs=descent.running, gamma=gamma)
@@ -92,7 +93,7 @@ def _watched(descent: Descent, steps: int, title: str) -> None:
 
 @contextmanager
 def _bar(title: str, steps: int) -> Iterator[Any]:
-    """A rich progress bar, or None where rich is not installed."""
+    """A rich progress bar, or None if rich is not installed."""
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

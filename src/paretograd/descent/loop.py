@@ -1,4 +1,4 @@
-"""One step of all runs, as a function from a state to the next."""
+"""The descent iteration: pure functions that take the state of all runs to the next state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Setting:
-    """What stays the same over a descent; see `Descent`."""
+    """The arguments of a descent; see `Descent`."""
 
     problem: Problem
     aggregator: Aggregator
@@ -36,14 +36,14 @@ class Setting:
 
 
 class State(NamedTuple):
-    """Where all runs stand. It is replaced as a whole, so that an interrupt finds no half of it.
+    """The state of all runs. It is immutable, so that an interrupt never leaves it half updated.
 
     Attributes:
-        step: number of steps taken by the runs that are under way.
-        active: numbers of these runs.
-        here: their points.
-        lengths: steps taken by each run that has stopped, ``(B,)``.
-        reasons: why each run has stopped, or that it has not.
+        step: number of steps taken by the active runs.
+        active: indices of the active runs.
+        here: the evaluation of their current points.
+        lengths: number of steps taken by each stopped run, ``(B,)``.
+        reasons: why each run stopped; ``Stop.RUNNING`` for the active ones.
     """
 
     step: int
@@ -53,7 +53,7 @@ class State(NamedTuple):
     reasons: tuple[Stop, ...]
 
     def retire(self, stops: Mapping[int, Stop]) -> State:
-        """Without the runs with these numbers among the active ones."""
+        """Return the state without these runs, given by their index among the active ones."""
         if not stops:
             return self
         reasons, ends = list(self.reasons), self.lengths.copy()
@@ -65,7 +65,7 @@ class State(NamedTuple):
 
 
 def begin(setting: Setting, points: Tensor, records: Records) -> State:
-    """The state at the starts ``(B, n)``; a run whose start is no place to be stops there."""
+    """Return the state at the starts ``(B, n)``. A run with a non-finite start stops immediately."""
     B = len(points)
     with quiet():
         here, good = evaluate(setting.problem, points.numpy())
@@ -78,19 +78,19 @@ def begin(setting: Setting, points: Tensor, records: Records) -> State:
 
 
 def resume(setting: Setting, state: State, points: Tensor) -> State:
-    """The state with its points ``(len(active), n)`` evaluated anew."""
+    """Return the state with its points ``(len(active), n)`` re-evaluated."""
     with quiet():
         here, _ = evaluate(setting.problem, points.numpy())
     return state._replace(here=here)
 
 
 def quiet() -> np.errstate:
-    """Numbers that are not finite stop a run; numpy need not warn of them. Who calls `step` enters it."""
+    """Silence numpy on non-finite numbers, which stop a run anyway; enter it around calls of `step`."""
     return np.errstate(over="ignore", invalid="ignore")
 
 
 def step(setting: Setting, state: State, records: Records) -> State:
-    """Every active run takes a step, or stops. For a schedule of rules it is one step, and none if anything fails."""
+    """Let every active run take a step or stop. A schedule of rules advances by one step, or not at all on failure."""
     with setting.aggregator.one_step():
         return _step(setting, state, records)
 
@@ -135,7 +135,7 @@ def _step(setting: Setting, state: State, records: Records) -> State:
 
 
 def _arrive(setting: Setting, state: State, records: Records) -> State:
-    """Write down the points that have been reached, and retire who is at the end."""
+    """Record the points reached, and retire the runs that are finished."""
     t, here, runs = state.step, state.here, _index(state)
     if not len(state.active):
         return state
@@ -151,6 +151,7 @@ def _arrive(setting: Setting, state: State, records: Records) -> State:
 
 
 def _leave(state: State, found: Directions, stops: Mapping[int, Stop]) -> tuple[State, Directions]:
+    """Remove stopped runs from the state and from the directions."""
     if not stops:
         return state, found
     kept = np.array([row for row in range(len(state.active)) if row not in stops], dtype=np.intp)
@@ -159,10 +160,10 @@ def _leave(state: State, found: Directions, stops: Mapping[int, Stop]) -> tuple[
 
 
 def _rounded(points: Array, dtype: torch.dtype) -> Points:
-    """In the dtype of the runs. By numpy, which takes a third of the time that torch needs for so few numbers."""
+    """Round to the dtype of the runs. For so few numbers, numpy takes a third of torch's time."""
     return points if dtype is torch.float64 else points.astype(np.float32)
 
 
 def _index(state: State) -> Rows | slice:
-    """The active runs' columns; a slice where these are all, which numpy writes to faster."""
+    """Return the columns of the active runs; a slice, which numpy writes faster, if these are all."""
     return slice(None) if len(state.active) == len(state.reasons) else state.active
