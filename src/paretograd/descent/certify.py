@@ -1,4 +1,4 @@
-"""``certify_run``: the paper's theorems on whole runs, each with its hypotheses, its bound and what was measured."""
+"""`certify_run`: check the paper's theorems on complete runs, with their hypotheses, bounds and measured values."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from paretograd.certificates.convergence import (
@@ -21,7 +22,6 @@ from paretograd.certificates.convex import averaged_weights, check_convex
 from paretograd.certificates.recorded import Recorded, SmoothSurrogate
 from paretograd.certificates.run import RunCheck
 from paretograd.checks import as_weights
-from paretograd.descent.references import reference_points
 from paretograd.descent.step_sizes import positive
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import ParameterError
@@ -29,15 +29,18 @@ from paretograd.geometry.gramian import Array
 from paretograd.guarantees import SUM, Surrogate
 from paretograd.problems.base import Problem
 
+#: Number of points of the Pareto set against which Theorem 3 is checked.
+_SAMPLES = 64
+
 
 @dataclass(frozen=True)
 class TrajectoryCertificate:
-    """What the theory says about every run of a trajectory, and whether it is so.
+    """The checks of the theorems on every run of a trajectory.
 
     Attributes:
         title: rule, problem and step size.
         runs: the checks of each run.
-        lengths: steps taken by each run.
+        lengths: number of steps taken by each run.
     """
 
     title: str
@@ -51,21 +54,21 @@ class TrajectoryCertificate:
 
     @property
     def ok(self) -> bool:
-        """Whether no theorem that covers a run fails on it."""
+        """True if no theorem fails on a run that it covers."""
         return not any(check.verdict == "FAILS" for check in self.checks)
 
     def covered(self, label: str) -> bool:
-        """Whether the result with this label, such as ``thm:PS-cvx``, covers every run."""
+        """Return True if the result with this label, such as ``thm:PS-cvx``, covers every run."""
         return all(any(check.label == label and check.covered for check in run) for run in self.runs)
 
     def tightest(self) -> tuple[RunCheck, ...]:
-        """For each claim the check of the run that it is least sure of: failed, uncovered, or of least slack."""
+        """Return, for each claim, its weakest check among the runs: failed, then uncovered, then least slack."""
         return tuple(min(column, key=_doubt) for column in zip(*self.runs, strict=True))
 
     def curve(self, run: int = 0) -> Array:
-        """The bound on the least gamma of the first t + 1 points, for every step t.
+        """Return, for every step t, the bound on the least gamma of the first t + 1 points.
 
-        Corollary 1's; where that does not cover the run, Theorem 1's with the measured c; NaN where neither does.
+        It is the bound of Corollary 1 if that covers the run, else that of Theorem 1 with the measured c, else NaN.
         """
         T, covering = self.lengths[run], [check for check in self.runs[run] if check.covered]
         levels = [check.bound * math.sqrt(T) for check in covering if check.label == "thm:PS-cvx"]
@@ -87,17 +90,17 @@ def certify_run(
 ) -> TrajectoryCertificate:
     """Check Theorem 1, Corollary 1, Theorem 2 and, for convex problems, Theorem 3 on every run.
 
-    A theorem whose hypotheses a run does not meet is *not covered*, with the reason. The others must hold to rounding,
-    whatever rule or library made the run: nothing but the recorded numbers is used.
+    If a run does not meet the hypotheses of a theorem, the check says *not covered* and gives the reason. The other
+    theorems must hold to rounding, whatever rule or library produced the run: only the recorded numbers are used.
 
     Args:
-        trajectory: from `descend`.
+        trajectory: the trajectory that `descend` returned.
         smoothness: L such that every objective's gradient is L-Lipschitz; None takes the problem's.
-        surrogate_smoothness: the same for F, if known to be less than ``sum_k phi_k L``.
+        surrogate_smoothness: the same for F, if it is known to be less than ``sum_k phi_k L``.
         F: surrogate function: the sum of the objectives, their mean, or weights phi; None takes that of the rule's
             theorem.
-        problem: the problem itself. Theorem 3 is then also compared with points of its Pareto set, the minimiser of
-            ``<lambda, f>``, and the point at which its bound is tightest.
+        problem: the problem of the run. If given, Theorem 3 is also checked against points of its Pareto set, the
+            minimiser of ``<lambda, f>``, and the point at which its bound is tightest.
     """
     if not isinstance(trajectory, Trajectory):
         raise ParameterError(f"certify_run takes the Trajectory that descend returns; got {type(trajectory).__name__}")
@@ -119,14 +122,14 @@ def _checks(
 ) -> tuple[RunCheck, ...]:
     run = _recorded(trajectory, number)
     promise = trajectory.guarantee
-    if not promised:  # its constant is for another F; what it says about conflicts is for any
+    if not promised:  # its constant is for another F, but its claim about conflicts holds for any
         promise = replace(promise, alignment=None, note=f"its constant is for F = {promise.F}")
     found = [check_descent_lemma(run, F), check_alignment(run, F), *check_promise(run, F, promise)]
     found.append(check_non_conflicting(run))
     lam, total = averaged_weights(run)
     points, losses = np.empty((0, run.points.shape[1])), np.empty((0, trajectory.m))
     if problem is not None and trajectory.convex and total > 0.0 and lam.min() >= 0.0:
-        points, losses = reference_points(problem, lam, run.points[0], run.points[-1], total)
+        points, losses = _reference_points(problem, lam, run.points[0], run.points[-1], total)
         losses = losses - run.offset
     found.append(check_convex(run, math.nan if L is None else L, trajectory.convex, points, losses))
     return tuple(found)
@@ -150,10 +153,42 @@ def _recorded(trajectory: Trajectory, number: int) -> Recorded:
     )
 
 
+def _reference_points(problem: Problem, lam: Array, first: Array, last: Array, total: float) -> tuple[Array, Array]:
+    r"""Return points w ``(R, n)`` against which to check Theorem 3, which holds for any w, and their losses ``(R, m)``.
+
+    They are a sample of the Pareto set; the minimiser of $\langle\lambda, f\rangle$, for which the theorem is the rate
+    of convergence; and the minimiser of $\langle\lambda, f(w)\rangle + \|w_0 - w\|^2 / (2 \sum_t \eta_t)$, where its
+    bound is tightest. The minimisers are numerical; their accuracy does not matter, since the theorem holds for any w.
+    """
+    lower, upper = problem.lower.numpy(), problem.upper.numpy()
+    found = [problem.pareto_set(_SAMPLES).double().numpy()] if problem.pareto_set is not None else []
+    minimisers = [_minimise(problem, lam, first, last, pull).clip(lower, upper) for pull in (0.0, 1.0 / total)]
+    points = np.concatenate([*found, minimisers])
+    with torch.no_grad():
+        losses = problem.objectives(torch.from_numpy(points))
+    good = np.isfinite(losses.numpy()).all(axis=1)
+    return points[good], losses.numpy()[good]
+
+
+def _minimise(problem: Problem, lam: Array, first: Array, last: Array, pull: float) -> Array:
+    """Minimise ``<lam, f(w)> + pull |first - w|^2 / 2``, starting at the end of the run."""
+    from scipy.optimize import minimize
+
+    def objective(w: Array) -> tuple[float, Array]:
+        losses, J = problem.jacobian(torch.from_numpy(np.array(w))[None])
+        away = w - first
+        value = float(losses[0].numpy() @ lam) + 0.5 * pull * float(away @ away)
+        return value, lam @ J[0].numpy() + pull * away
+
+    box = list(zip(problem.lower.tolist(), problem.upper.tolist(), strict=True))
+    options = {"maxiter": 500, "ftol": 1e-15, "gtol": 1e-10}
+    return np.asarray(minimize(objective, last, jac=True, method="L-BFGS-B", bounds=box, options=options).x)
+
+
 def _surrogate(
     F: Literal["sum", "mean"] | Sequence[float] | Tensor | None, trajectory: Trajectory
 ) -> tuple[Array, bool]:
-    """phi, and whether the guarantee's constant is for this F."""
+    """Return phi, and whether the guarantee's constant is for this F."""
     m, promise = trajectory.m, trajectory.guarantee
     own = (SUM if promise.rescaled else promise.F).phi(m)
     if F is None:
@@ -163,12 +198,12 @@ def _surrogate(
     elif F in ("sum", "mean"):
         phi = Surrogate(F).phi(m)
     else:
-        raise ParameterError(f"F={F!r}: use 'sum', 'mean' or one weight for each objective")
+        raise ParameterError(f"F={F!r}: use 'sum', 'mean' or one weight per objective")
     return phi, bool(np.allclose(phi, own, rtol=1e-12, atol=0.0))
 
 
 def _doubt(check: RunCheck) -> tuple[int, float]:
-    """Failures first, then what is not covered, then by the slack relative to the bound."""
+    """Sort key: failed checks first, then uncovered ones, then by slack relative to the bound."""
     if not check.covered:
         return 1, 0.0
     return (2 if check.holds else 0), check.slack / max(abs(check.bound), 1e-300)
