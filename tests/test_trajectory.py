@@ -14,7 +14,7 @@ import torch
 
 import paretograd as pg
 from paretograd.descent.archive import read, write
-from paretograd.descent.frame import to_columns
+from paretograd.descent.trajectory import to_columns
 from paretograd.plain import from_json, to_json
 
 ARRAYS = ("losses", "points", "gamma", "weights", "slopes", "norms", "step_sizes", "gradient_norms", "front")
@@ -255,5 +255,5 @@ def test_a_certificate_needs_the_problem_of_the_run() -> None:
         found.certificate(pg.problem("vlmop2"), 0)
     with pytest.raises(pg.ParameterError, match="took 5 steps"):
         found.certificate(pg.problem("quadratic"), 5)
-    with pytest.raises(pg.ParameterError, match="run 1 is not there"):
+    with pytest.raises(pg.ParameterError, match="there is no run 1"):
         found.certificate(pg.problem("quadratic"), 0, run=1)

@@ -1,4 +1,4 @@
-"""Named arrays and numbers in one npz file: written whole or not at all, read without pickle and without trust."""
+"""Named arrays, numbers and text in npz files, written atomically and safe to read from untrusted sources."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ import numpy as np
 from paretograd.disk import replacing
 from paretograd.errors import InputError
 
-#: Kinds of arrays that may be in a file: floats, whole numbers, truth values, text.
+#: Kinds of arrays allowed in a file: floats, integers, booleans, text.
 _KINDS = "fiubU"
 
 
 def write(path: str | Path, values: Mapping[str, Any], overwrite: bool) -> Path:
-    """Write arrays, numbers and text to an npz file; an existing one is replaced only if asked for."""
+    """Write arrays, numbers and text to an npz file; an existing file is replaced only if ``overwrite`` is set."""
     target = Path(path)
     if target.suffix.lower() != ".npz":
-        raise InputError(f"the file's name ends in .npz, as numpy's archives do; got {target}")
+        raise InputError(f"the file's name must end in .npz; got {target}")
     if target.exists() and (target.is_dir() or not overwrite):
         what = "is a folder" if target.is_dir() else "exists; pass overwrite=True to replace it, or choose another name"
         raise InputError(f"{target} {what}")
     arrays = {name: np.asarray(value) for name, value in values.items()}
     for name, array in arrays.items():
         if array.dtype.kind not in _KINDS:  # numpy would pickle it
-            raise InputError(f"{name} is an array of type {array.dtype}; a file holds numbers, truth values and text")
+            raise InputError(f"{name} is an array of type {array.dtype}; a file can hold numbers, booleans and text")
     with replacing(target) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # the stub takes them for its own keywords
     return target
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """What `write` wrote: arrays, and Python's own types for single values.
+    """Read a file written by `write`; single values become Python scalars.
 
-    A file may come from anywhere. Nothing in it is executed, no array of objects is read, and no more memory is asked
-    for than the file has bytes.
+    The file is not trusted. Nothing in it is executed, object arrays are rejected, and the memory allocated does not
+    exceed the size of the file.
     """
     source = Path(path)
     try:
@@ -57,10 +57,11 @@ def read(path: str | Path) -> dict[str, Any]:
         NotImplementedError,
         RuntimeError,
     ) as error:
-        raise InputError(f"{source} is no archive of arrays, or it is damaged: {error}") from None
+        raise InputError(f"{source} is not an archive of arrays, or it is damaged: {error}") from None
 
 
 def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
+    """Read one array, after validating its header."""
     if not info.filename.endswith(".npy"):
         raise ValueError(f"{info.filename!r} is not an array")
     if info.compress_type != zipfile.ZIP_STORED:
@@ -70,16 +71,17 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Any:
     if dtype.kind not in _KINDS:
         raise ValueError(f"{info.filename!r} holds values of type {dtype}; numbers and text are allowed")
     if header + math.prod(shape) * dtype.itemsize != info.file_size:
-        raise ValueError(f"{info.filename!r} claims the shape {shape}, which its size contradicts")
+        raise ValueError(f"{info.filename!r} declares the shape {shape}, which does not match its size")
     with archive.open(info) as file:
         array = np.lib.format.read_array(file, allow_pickle=False)
     return array if array.ndim else array.item()
 
 
 def _header(file: BinaryIO | Any) -> tuple[tuple[int, ...], np.dtype[Any], int]:
+    """Return the shape, the dtype and the size of the header in bytes."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version} of numpy's format")
+        raise ValueError(f"unsupported version {version} of numpy's format")
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = reader(file)
     return shape, dtype, file.tell()

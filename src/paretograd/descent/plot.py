@@ -1,4 +1,4 @@
-"""A picture of a trajectory: where the losses went, and how gamma fell."""
+"""Plot of a trajectory: its path in objective space, and its gamma."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
     from paretograd.descent.trajectory import Trajectory
 
-#: Okabe and Ito's colours, in an order in which neighbours differ in lightness, too.
+#: Okabe and Ito's colours, ordered so that neighbours also differ in lightness.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 _FRONT = {"color": "#1a1a1a", "zorder": 1, "label": "Pareto front"}
-#: Runs that the legend names one by one.
+#: The legend names at most this many runs.
 _NAMED = 8
 
 
-def plot(trajectory: Trajectory, bound: Array | None = None) -> Figure:
-    """Objective space on the left (losses over steps where there is one objective), gamma on the right."""
-    with needs("matplotlib", "pictures need", "plot"):
+def plot_trajectory(trajectory: Trajectory, bound: Array | None = None) -> Figure:
+    """Plot objective space on the left (or the loss per step for one objective), and gamma on the right."""
+    with needs("matplotlib", "plots need", "plot"):
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     with rc_context({"font.size": 10, "axes.edgecolor": "0.6", "axes.grid": True, "grid.color": "0.9"}):
@@ -65,7 +65,7 @@ def _objectives(axes: Any, trajectory: Trajectory) -> None:
 
 
 def _near(trajectory: Trajectory) -> Array:
-    """The front, in the order of the first objective, without what is so far off that the runs would be a dot."""
+    """Return the front, sorted by the first objective, without the points that are far from the runs."""
     front = trajectory.front[np.argsort(trajectory.front[:, 0])]
     low, high = np.nanmin(trajectory.losses, axis=(0, 1)), np.nanmax(trajectory.losses, axis=(0, 1))
     span = high - low
