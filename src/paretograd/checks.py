@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -50,8 +51,29 @@ def as_number(value: object, what: str) -> float:
     return number
 
 
+def is_whole(value: object) -> TypeGuard[int]:
+    """Return True if the value is an int, of Python or numpy, and not a bool."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def whole_number(owner: str, what: str, value: object, least: int | None = 1) -> int:
+    """Validate an int of at least ``least``.
+
+    Args:
+        owner: problem, function or class that has the parameter, for the message.
+        what: name of the parameter, for the message.
+        value: the value to validate.
+        least: the smallest value allowed; None for any.
+    """
+    if not is_whole(value):
+        raise ParameterError(f"{owner}: {what}={value!r} must be a whole number")
+    if least is not None and value < least:
+        raise ParameterError(f"{owner}: {what}={value} is too small; the smallest is {least}")
+    return int(value)
+
+
 def as_count(value: object, what: str, least: int) -> int:
-    """Validate a whole number of at least ``least`` and return it as an int."""
+    """Validate a whole number of at least ``least``; unlike `whole_number`, it accepts floats such as 2.0."""
     number = as_number(value, what)
     if not math.isfinite(number) or number != int(number) or number < least:
         raise ParameterError(f"{what}={value!r}: a whole number of at least {least} is needed")

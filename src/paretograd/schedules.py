@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from paretograd.checks import is_whole
 from paretograd.errors import ParameterError
 
 #: Number of draws that `Random` makes at once. Changing it changes the draws of every seed.
@@ -151,7 +152,7 @@ class Custom(Schedule):
 
     def index(self, step: int, size: int) -> int:
         answer: object = self.function(step)
-        if isinstance(answer, bool) or not isinstance(answer, (int, np.integer)) or not 0 <= answer < size:
+        if not is_whole(answer) or not 0 <= answer < size:
             raise ParameterError(
                 f"the schedule returned {answer!r} at step {step}; a position in a pool of {size} rules is a whole "
                 f"number from 0 to {size - 1}"
@@ -177,7 +178,7 @@ def as_schedule(schedule: object) -> Schedule:
 
 
 def _whole(value: object, name: str, meaning: str, least: int, example: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+    if not is_whole(value) or value < least:
         raise ParameterError(f"{name}={value!r}: {meaning}; give a whole number of at least {least}, as in {example}")
     return int(value)
 

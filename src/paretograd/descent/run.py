@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.checks import as_number
+from paretograd.checks import as_number, whole_number
 from paretograd.descent import loop
 from paretograd.descent.records import NAMES, Box, Records, Stop
 from paretograd.descent.step_sizes import Constant, StepSize, as_step_size
@@ -25,7 +25,6 @@ from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
 from paretograd.geometry.gramian import Array
 from paretograd.plain import from_json, to_json
 from paretograd.problems.base import Problem
-from paretograd.problems.checks import whole_number
 
 #: Version of the dictionary that `Descent.state_dict` returns.
 _FORMAT = 1

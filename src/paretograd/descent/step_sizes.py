@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.checks import as_number
+from paretograd.checks import as_number, whole_number
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import SUM, Guarantee
 from paretograd.problems.base import Problem
-from paretograd.problems.checks import whole_number
 
 #: A slope below this counts as zero. It is relative to the sum of the absolute products that make up the slope.
 _ROUNDING = 16.0 * float(np.finfo(np.float64).eps)

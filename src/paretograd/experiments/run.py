@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from paretograd.checks import whole_number
 from paretograd.descent import DescentWarning
 from paretograd.descent.run import Descent
 from paretograd.descent.trajectory import Trajectory
@@ -20,7 +21,6 @@ from paretograd.experiments.folder import StudyFolder
 from paretograd.experiments.progress import Watch
 from paretograd.experiments.stopping import Wish, wish_to_stop
 from paretograd.experiments.study import Method, Study
-from paretograd.problems.checks import whole_number
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import torch
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.registry import parse_aggregators
+from paretograd.checks import whole_number
 from paretograd.descent import DescentWarning
 from paretograd.descent.run import Descent
 from paretograd.errors import InputError, ParameterError, ParetogradError
 from paretograd.experiments.names import file_names
 from paretograd.experiments.step_rules import step_size
 from paretograd.problems.base import Problem
-from paretograd.problems.checks import whole_number
 from paretograd.problems.registry import problem
 
 #: Gamma that the table counts iterations to where the study does not stop at one.

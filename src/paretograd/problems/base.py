@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paretograd.checks import whole_number
 from paretograd.errors import DTypeError, ParameterError, ShapeError
-from paretograd.problems.checks import whole_number
 from paretograd.problems.gradients import by_autograd
 
 Points = Callable[[int], Tensor]

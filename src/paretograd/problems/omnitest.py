@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from paretograd.checks import whole_number
 from paretograd.problems.base import Problem
-from paretograd.problems.checks import whole_number
 from paretograd.problems.spread import cube
 
 

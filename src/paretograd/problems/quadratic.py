@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paretograd.checks import as_number
+from paretograd.checks import as_number, whole_number
 from paretograd.errors import ParameterError
 from paretograd.problems.base import Problem
-from paretograd.problems.checks import whole_number
 from paretograd.problems.gradients import Constants
 from paretograd.problems.spread import simplex
 

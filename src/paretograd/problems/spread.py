@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from paretograd.problems.checks import whole_number
+from paretograd.checks import whole_number
 
 
 def cube(count: int, d: int) -> Tensor:

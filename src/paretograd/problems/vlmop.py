@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paretograd.checks import whole_number
 from paretograd.problems.base import Problem
-from paretograd.problems.checks import whole_number
 from paretograd.problems.gradients import Constants, by_numpy
 from paretograd.problems.spread import cube
 

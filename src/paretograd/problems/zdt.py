@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paretograd.checks import whole_number
 from paretograd.problems.base import Problem
-from paretograd.problems.checks import whole_number
 from paretograd.problems.spread import cube
 
 _SOURCE = (

@@ -12,7 +12,7 @@ import torch
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.notation import split_list
-from paretograd.checks import as_number
+from paretograd.checks import as_number, whole_number
 from paretograd.errors import ParameterError, ParetogradError
 from paretograd.experiments.fairness.own_data import OwnData
 from paretograd.experiments.fairness.paper import BEYOND, FIGURE_SEED, LR, SEEDS, STEPS, STOP, TABLE, UNSTABLE
@@ -29,7 +29,6 @@ from paretograd.experiments.plain import (
     written,
 )
 from paretograd.experiments.study import Method, checked_seeds, labels_of
-from paretograd.problems.checks import whole_number
 from paretograd.problems.fairness.adult import Scaling
 from paretograd.problems.fairness.objectives import Gaps
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from paretograd.aggregators.notation import split_list
-from paretograd.checks import as_number
+from paretograd.checks import as_number, whole_number
 from paretograd.errors import InputError, ParameterError, ParetogradError
 from paretograd.experiments.federated.paper import CLIPS, EPOCHS, LR, NOISE, SEEDS
 from paretograd.experiments.federated.plan import PARTS, Case, Run, Setting, attack_of, cases_of
@@ -28,7 +28,6 @@ from paretograd.experiments.plain import (
 )
 from paretograd.experiments.study import checked_seeds
 from paretograd.federated.aggregation import combine_updates
-from paretograd.problems.checks import whole_number
 
 #: What the command has an option for.
 _OPTIONS = ("parts", "methods", "seeds", "epochs", "lr", "noise", "tf32")
