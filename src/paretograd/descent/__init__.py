@@ -1,4 +1,4 @@
-"""The paper's iteration as a loop to run, watch, interrupt and certify; step sizes; trajectories.
+"""Run the paper's descent on a problem, choose its step sizes, and certify its trajectories.
 
 >>> import paretograd as pg
 >>> run = pg.descend(pg.problem("vlmop2"), pg.UPGrad(), lr=pg.descent.Smooth(), steps=2000, stop_gamma=0.01)

@@ -1,4 +1,4 @@
-"""The descent iteration: pure functions that take the state of all runs to the next state."""
+"""The descent iteration: functions that advance the state of all runs, and record it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class State(NamedTuple):
 
 
 def begin(setting: Setting, points: Tensor, records: Records) -> State:
-    """Return the state at the starts ``(B, n)``. A run with a non-finite start stops immediately."""
+    """Return the state at the starts ``(B, n)``. A run with a non-finite loss or gradient there stops immediately."""
     B = len(points)
     with quiet():
         here, good = evaluate(setting.problem, points.numpy())
