@@ -12,7 +12,7 @@ from torch import Tensor
 
 import paretograd as pg
 from paretograd.aggregators.base import GramianAggregator
-from paretograd.geometry.gramian import UnitGramian
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.solution import Outcome, Status
 
 J = torch.tensor([[3.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)

@@ -13,7 +13,7 @@ from support.families import FAMILIES, Family, members
 from support.promises import NEGLIGIBLE
 from support.references import robust
 
-from paretograd.geometry.gramian import UnitGramian, unit_gramian
+from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
 from paretograd.solution import Status
 from paretograd.solvers.chi_square import chi_square_min_norm_point
 from paretograd.solvers.entropic import entropic_point

@@ -14,7 +14,8 @@ from support.promises import NEGLIGIBLE
 from support.references import min_norm_point as min_norm_reference
 from support.references.spectral import spectral_min_norm_point as reference
 
-from paretograd.geometry.gramian import UnitGramian, gramian, unit_gramian
+from paretograd.geometry.gramian import gramian
+from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
 from paretograd.solvers.capped import capped_min_norm_point
 from paretograd.solvers.min_norm import min_norm_point
 from paretograd.solvers.spectral import spectral_min_norm_point

@@ -19,17 +19,16 @@ from paretograd.checks import shown_value
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import (
     Array,
-    UnitGramian,
     as_array,
-    check_gramian,
     combine,
     enlarge,
     gramian,
     quick_gramian,
     scale_by_power,
     underflows,
-    unit_gramian,
 )
+from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
+from paretograd.geometry.validation import check_gramian
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Solution, Status
 

@@ -9,7 +9,7 @@ import numpy as np
 from paretograd.aggregators.base import Description, GramianAggregator
 from paretograd.checks import as_number
 from paretograd.errors import ParameterError
-from paretograd.geometry.gramian import UnitGramian
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import MEAN, Guarantee
 from paretograd.solution import Outcome
 from paretograd.solvers.cagrad import conflict_averse_point

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Description, GramianAggregator
 from paretograd.checks import as_weights
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome
 from paretograd.solvers.dual_cone import Projection, project_and_average, project_dual_cone, project_gradients

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from paretograd.aggregators.base import Description, GramianAggregator
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Status
 from paretograd.solvers.lapack import pivoted_qr, solve_factored, solve_spd, solve_triangular, spanning_rows

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, Description
 from paretograd.checks import as_weights
-from paretograd.geometry.gramian import Array, check_finite, plain_size
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.validation import check_finite, plain_size
 from paretograd.guarantees import MEAN, Guarantee, Surrogate
 from paretograd.solution import Outcome
 

@@ -10,7 +10,8 @@ import torch
 from paretograd.aggregators.base import Description, GramianAggregator
 from paretograd.checks import make_rng
 from paretograd.errors import ParameterError
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Status
 from paretograd.solvers.sweeps import Sweep, sweep_in_order, sweep_shuffled, sweep_to_limit

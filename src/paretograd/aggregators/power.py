@@ -12,7 +12,8 @@ from torch import Tensor
 from paretograd.aggregators.base import Description, GramianAggregator
 from paretograd.checks import as_number, as_weights
 from paretograd.errors import ParameterError
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import MEAN, Guarantee
 from paretograd.solution import Outcome
 from paretograd.solvers.power_mean import power_mean_point, solve_logarithms

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from paretograd.aggregators.base import Description, GramianAggregator
-from paretograd.geometry.gramian import UnitGramian
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import MEAN, Guarantee
 from paretograd.solution import Outcome, Status
 from paretograd.solvers.chi_square import chi_square_min_norm_point

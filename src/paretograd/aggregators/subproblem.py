@@ -10,7 +10,8 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, Description, as_tensor
 from paretograd.errors import HypothesisError, ParameterError, ShapeError
-from paretograd.geometry.gramian import Array, UnitGramian, unit_gramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
 from paretograd.guarantees import MEAN, SUM, Guarantee, Hypothesis, Surrogate
 from paretograd.solution import Outcome, Solution, Status
 from paretograd.solvers.tolerance import status_of

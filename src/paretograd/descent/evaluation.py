@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paretograd.geometry.gramian import Array, unit_gramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import unit_gramian
 from paretograd.problems.base import Problem
 from paretograd.solvers.min_norm import min_norm_point
 

@@ -7,7 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.solvers.active_set import NonnegSolution, smallest
 from paretograd.solvers.dual_cone import Projection, project_dual_cone
 from paretograd.solvers.lapack import solve_spd

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paretograd.geometry.gramian import UnitGramian
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.solvers.min_norm import MinNorm, min_norm_point
 from paretograd.solvers.spectral import spectral_min_norm_point
 

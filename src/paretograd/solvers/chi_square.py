@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.solvers.lapack import solve_spd
 from paretograd.solvers.min_norm import MinNorm, min_norm_point
 from paretograd.solvers.nonneg_qp import relative_residual, solve_on_hull

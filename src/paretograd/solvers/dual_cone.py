@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.solvers.active_set import smallest
 from paretograd.solvers.nonneg_qp import largest, solve_nonneg_qp
 from paretograd.solvers.support import solve_shared_qps

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.solvers.lapack import spd_solver
 from paretograd.solvers.min_norm import min_norm_point
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from paretograd.errors import NotAGramianError
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.solution import Outcome, Status
 from paretograd.solvers.nonneg_qp import relative_residual, solve_on_hull
 from paretograd.solvers.tolerance import status_of

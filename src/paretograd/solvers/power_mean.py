@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.solution import Outcome, Status
 from paretograd.solvers.min_norm import min_norm_point, outcome_of
 from paretograd.solvers.power import solve_power_equation

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.solvers.lapack import solve_spd
 from paretograd.solvers.min_norm import MinNorm, is_zero, min_norm_point
 from paretograd.solvers.nonneg_qp import TOL, largest

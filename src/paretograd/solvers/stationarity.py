@@ -7,7 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from paretograd.geometry.gramian import Array, as_array, check_gramian, unit_gramian
+from paretograd.geometry.gramian import Array, as_array
+from paretograd.geometry.unit_gramian import unit_gramian
+from paretograd.geometry.validation import check_gramian
 from paretograd.solvers.min_norm import min_norm_point
 
 

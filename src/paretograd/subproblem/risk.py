@@ -12,7 +12,8 @@ import numpy as np
 from torch import Tensor
 
 from paretograd.checks import shown_number, shown_value
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.solvers.capped import capped_min_norm_point
 from paretograd.solvers.chi_square import chi_square_min_norm_point
 from paretograd.solvers.entropic import entropic_point

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paretograd.geometry.gramian import Array, UnitGramian, unit_gramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
 from paretograd.guarantees import Evidence, Hypothesis
 
 CONVEX = "s is convex"

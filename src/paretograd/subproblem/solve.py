@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from paretograd.geometry import cones
-from paretograd.geometry.gramian import Array, UnitGramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.subproblem.regularizers import Origin, Regularizer
 from paretograd.subproblem.scalarization import Center, DualPoint, Quadratic, Scalarization
 

@@ -7,7 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from paretograd.geometry.gramian import Array, unit_gramian
+from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import unit_gramian
 from paretograd.solvers.min_norm import min_norm_point
 
 #: Rounding of the Gramians, which are multiplied in float64 whatever precision the gradients have.
