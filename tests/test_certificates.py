@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +13,7 @@ from support.strategies import Case, cases
 
 import paretograd as pg
 from paretograd.certificates.step import check_step
-from paretograd.geometry.cones import gamma_bracket
+from paretograd.geometry import cones
 
 
 @given(case=cases())
@@ -22,7 +23,7 @@ def test_the_bracket_holds_gamma(case: Case) -> None:
     G = pg.gramian(J)
     gamma, unit = pg.stationarity(G).item(), J.norm(dim=1).min().item()
     uniform = torch.full((case.m,), 1.0 / case.m, dtype=torch.float64)
-    low, high = gamma_bracket(G.numpy(), uniform.numpy())
+    low, high = cones.gamma_bracket(G.numpy(), uniform.numpy())
     assert low <= gamma + 1e-7 * unit
     assert gamma <= high + 1e-7 * unit
     exact = pg.certify(G, pg.MGDA().weights(G))
@@ -121,3 +122,19 @@ def test_every_promised_theorem_exists() -> None:
         for guarantee in (rule.guarantee, rule.normalized().guarantee):
             assert guarantee.theorem is None or guarantee.result is pg.RESULTS[guarantee.theorem]
             assert (guarantee.rate == "-") == (guarantee.theorem is None)
+
+
+def test_one_definition_of_a_conflict() -> None:
+    """A negative slope is a conflict if neither the error of d nor that of the slope explains it; d = 0 has none."""
+    slopes, lengths = np.array([-1e-8, -1e-12, 0.0, 1.0]), np.ones(4)
+    tol = cones.conflict_tolerance(2.0**-52)
+    assert cones.conflicting(slopes, lengths, 1.0, tol=tol).tolist() == [True, False, False, False]
+    assert not cones.conflicting(slopes, lengths, 1.0, tol=cones.FLOAT32_ROWS).any()
+    assert not cones.conflicting(slopes, lengths, 1.0, tol=tol, errors=np.full(4, 1e-7)).any()
+    assert not cones.conflicting(np.zeros(4), lengths, 0.0, tol=tol).any()
+    # Long terms that cancel in a short d: the slope's own rounding is larger than d.
+    weights = np.array([1e7, 1e7, 0.0, 0.0])
+    assert not cones.conflicting(slopes, lengths, 1e-9, tol=tol, errors=cones.term_errors(lengths, weights)).any()
+    # A batch of directions is judged one by one.
+    both = cones.conflicting(np.stack([slopes, slopes]), lengths, np.array([1.0, 1e3]), tol=tol)
+    assert both.tolist() == [[True, False, False, False], [False, False, False, False]]

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from paretograd.aggregators.base import Description, GramianAggregator
+from paretograd.geometry.cones import FLOAT32_ROWS
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import Guarantee
@@ -15,9 +16,6 @@ from paretograd.solvers.lapack import pivoted_qr, solve_factored, solve_spd, sol
 
 #: Squares of Cholesky pivots above this leave no doubt about the rank, whatever the order of the rows.
 _INDEPENDENT = 1e-6
-
-#: Ten units of float32, the rows' own rounding.
-_ROWS = 1e-6
 
 
 def _weights_if_independent(unit: UnitGramian) -> Array | None:
@@ -34,7 +32,7 @@ def _spectrum(unit: UnitGramian) -> tuple[Array, Array]:
 
 def _rounding(unit: UnitGramian) -> float:
     """The size at which slopes, coefficients and sums, all of order one, are rounding of the rows or of the Gramian."""
-    return max(_ROWS, 8.0 * unit.eps)
+    return max(FLOAT32_ROWS, 8.0 * unit.eps)
 
 
 def _without_rounding(values: Array, unit: UnitGramian) -> Array:

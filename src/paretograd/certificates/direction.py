@@ -64,12 +64,12 @@ class Direction:
     @classmethod
     def of(cls, G: Array, weights: Array, gamma: float, rounding: Rounding) -> Direction:
         """Look at the direction of some weights, at a point that is gamma away from stationarity."""
-        lengths, tol = np.sqrt(G.diagonal()), max(1e-10, 64.0 * rounding.eps)
+        lengths, tol = np.sqrt(G.diagonal()), cones.conflict_tolerance(rounding.eps)
         resolution = max(tol, rounding.resolution)
         shortest, longest = cones.norm_bracket(G, weights, rounding)
         norm = min(max(cones.norm(G, weights), shortest), longest)
         slopes, errors = cones.slopes(G, weights), cones.slope_errors(G, weights, rounding)
-        conflicting = slopes < -errors - tol * norm * lengths
+        conflicting = cones.conflicting(slopes, lengths, norm, tol=tol, errors=errors)
         # A slope that is zero to a negligible error counts as non-negative: projections have such slopes.
         hidden = ~conflicting & (slopes - errors < -resolution * shortest * lengths)
         # Zero lies in the hull of the gradients at a stationary point, whatever the weights.

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.certificates.run import Condition
+from paretograd.geometry import cones
 from paretograd.geometry.gramian import Array
 
 #: Losses, slopes and points are taken to be right to this many units in the last place of the terms they sum.
@@ -51,10 +52,9 @@ class Recorded:
 
     @property
     def slope_rounding(self) -> Array:
-        """How far off the slopes may be, ``(T, m)``: each sums products of the gradients that d is made of."""
-        pulled = (np.abs(self.weights) * self.gradient_norms).sum(axis=1)
-        relative = max(1e-10, UNITS * self.eps)  # of d itself, as in the certificate of a step
-        return np.asarray(self.gradient_norms * (relative * self.norms + UNITS * self.eps * pulled)[:, None])
+        """Bounds on the errors of the slopes, ``(T, m)``: the size of a negative slope that rounding may explain."""
+        errors = cones.term_errors(self.gradient_norms, self.weights, UNITS * self.eps)
+        return cones.conflict_threshold(self.gradient_norms, self.norms, errors, cones.conflict_tolerance(self.eps))
 
     @property
     def sums(self) -> Array:

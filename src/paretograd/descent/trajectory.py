@@ -17,6 +17,7 @@ from paretograd.descent import archive
 from paretograd.descent.plot import plot_trajectory
 from paretograd.descent.records import NAMES, Stop, shapes
 from paretograd.errors import InputError, ParameterError, ShapeError, needs
+from paretograd.geometry import cones
 from paretograd.geometry.cones import Rounding
 from paretograd.geometry.gramian import Array, as_array, gramian
 from paretograd.guarantees import MEAN, SUM, Guarantee, Surrogate
@@ -99,10 +100,9 @@ class Trajectory:
     @property
     def conflicts(self) -> NDArray[np.bool_]:
         """Mask of the objectives that increase along ``-d``, to first order and beyond rounding, ``(T, B, m)``."""
-        sizes = np.abs(self.weights) * self.gradient_norms
-        eps = float(np.finfo(self.dtype).eps)
-        slack = max(1e-10, 64.0 * eps) * self.norms[..., None] + 1e-15 * self.m * sizes.sum(axis=-1, keepdims=True)
-        return np.asarray(self.slopes < -slack * self.gradient_norms)
+        tol = cones.conflict_tolerance(float(np.finfo(self.dtype).eps))
+        errors = cones.term_errors(self.gradient_norms, self.weights)
+        return cones.conflicting(self.slopes, self.gradient_norms, self.norms, tol=tol, errors=errors)
 
     @property
     def alignment(self) -> Array:

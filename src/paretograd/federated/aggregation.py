@@ -11,7 +11,7 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.certification import certificate_of
 from paretograd.errors import ParameterError, ShapeError
-from paretograd.geometry.cones import FLOAT64
+from paretograd.geometry.cones import FLOAT32_ROWS, FLOAT64, conflicting
 from paretograd.geometry.gramian import as_array, combine, gramian
 
 #: Updates shorter than this, whose squares lose precision in float64, count as zero.
@@ -104,5 +104,6 @@ def _gamma_and_conflicts(
     even = torch.full_like(weights, 1.0 / len(weights))
     gamma = certificate_of(as_array(G), as_array(even), None, FLOAT64).gamma
     slopes = (updates.double() @ direction.double()).cpu() * factors
-    slack = 1e-6 * G.diagonal().clamp(min=0.0).sqrt() * direction.double().norm().cpu()
-    return gamma, tuple((slopes < -slack).nonzero()[:, 0].tolist())
+    lengths = as_array(G.diagonal().clamp(min=0.0).sqrt())
+    opposed = conflicting(as_array(slopes), lengths, float(direction.double().norm()), tol=FLOAT32_ROWS)
+    return gamma, tuple(opposed.nonzero()[0].tolist())

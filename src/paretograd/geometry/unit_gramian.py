@@ -10,15 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.errors import NotAGramianError
+from paretograd.geometry.cones import FLOAT32_ROWS
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.validation import check_finite
 
 #: Rounding error per row of C in the symmetry check: each cosine is a product of two or three factors.
 _ROUNDING = 4e-16
-
-#: Ten units of float32: unit gradients that differ by less may be equal up to the rounding of their rows. A float64
-#: Gramian resolves this angle to three or four digits.
-_LEAST_ANGLE = 1e-6
 
 #: Squared norms below float64's smallest normal number have lost their digits: such rows count as zero.
 _ZERO = float(np.finfo(np.float64).tiny)
@@ -49,9 +46,10 @@ class UnitGramian(NamedTuple):
         """Distance from a span of other gradients below which a unit gradient counts as lying in it.
 
         A distance enters the cosines as its square. Rounding of the cosines therefore hides distances below the root of
-        eps and blurs larger ones: an angle t is known to 1e-16 / t^2 of itself. Float32 rows are known to 1e-7 only.
+        eps and blurs larger ones: an angle t is known to 1e-16 / t^2 of itself, which is three or four digits of the
+        angle that the rounding of float32 rows hides.
         """
-        return max(_LEAST_ANGLE, 2.0 * math.sqrt(self.eps))
+        return max(FLOAT32_ROWS, 2.0 * math.sqrt(self.eps))
 
     @property
     def has_zero_row(self) -> bool:

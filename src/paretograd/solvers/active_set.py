@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paretograd.geometry.cones import FLOAT32_ROWS
 from paretograd.geometry.gramian import Array
 from paretograd.solvers.lapack import is_regular, pivoted_cholesky, solve_triangular
 
@@ -38,9 +39,6 @@ _FAR = 10.0
 
 #: A residual above this is no rounding, and the resolutions that are tried then, relative to the one given.
 _POOR, _COARSER = 1e-8, (10.0, 100.0)
-
-#: Slopes below this vanish but for the rounding of float32 rows.
-_SLOPE = 1e-6
 
 
 class NonnegSolution(NamedTuple):
@@ -149,7 +147,7 @@ def smallest(
         independent: the vectors of the support are known to be independent.
     """
     a, slope = found.a, found.slope
-    rounding = max(_SLOPE, 4.0 * resolution**2)  # a slope is off by the rounding of the cosines, and of float32 rows
+    rounding = max(FLOAT32_ROWS, 4.0 * resolution**2)  # of a slope, from cosines and float32 rows
     if independent:
         larger = np.maximum(a, slope)
         if larger[larger.argmin()] > rounding:  # no slope vanishes but on the support: the solution is unique

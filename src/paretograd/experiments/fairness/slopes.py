@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from paretograd.geometry import cones
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import unit_gramian
 from paretograd.solvers.min_norm import min_norm_point
@@ -29,5 +30,5 @@ def distance(G: Array) -> float:
 def conflicting(G: Array, weights: Array, slopes: Array, norms: Array) -> NDArray[np.bool_]:
     """Along which directions some objective goes up, to first order and beyond rounding, ``(S,)``."""
     lengths = np.sqrt(np.maximum(np.einsum("skk->sk", G), 0.0))
-    slack = 1e-10 * norms[:, None] + 3e-15 * (np.abs(weights) * lengths).sum(axis=1, keepdims=True)
-    return np.asarray((slopes < -slack * lengths).any(axis=1))
+    errors, tol = cones.term_errors(lengths, weights), cones.conflict_tolerance(EPS)
+    return np.asarray(cones.conflicting(slopes, lengths, norms, tol=tol, errors=errors).any(axis=1))

@@ -18,15 +18,13 @@ from paretograd.experiments.federated.plan import Run
 from paretograd.experiments.federated.rules import rule_of
 from paretograd.experiments.federated.study import FederatedStudy
 from paretograd.federated.aggregation import combine_updates
+from paretograd.geometry.cones import FLOAT32_ROWS, conflicting
 from paretograd.geometry.gramian import Array
 from paretograd.problems.cifar10 import cnn
 
 #: What is recorded in every epoch: mean loss of the clients, length of the direction, the least of its inner products
 #: with the honest gradients, and gamma.
 RECORDED = ("losses", "norms", "slopes", "gamma")
-
-#: Of the lengths of gradient and direction. Gradients are of float32, and orthogonal to a direction up to rounding.
-_SLACK = 1e-6
 
 
 class Training:
@@ -84,10 +82,8 @@ class Training:
         record = [loss, norm, min(products), combined.gamma]
         if not np.isfinite(record[:3]).all():
             return self._lose(Stop.NOT_FINITE, "the loss or the direction is not finite")
-        lengths = combined.norms[: len(products)].tolist()
-        self.conflicts += any(
-            product < -_SLACK * length * norm for product, length in zip(products, lengths, strict=True)
-        )
+        lengths = combined.norms[: len(products)].numpy()
+        self.conflicts += bool(conflicting(np.array(products), lengths, norm, tol=FLOAT32_ROWS).any())
         if self.epoch % self.study.every == 0:
             self._look(found)
         self.records[self.epoch] = record
