@@ -16,9 +16,8 @@ from support.references.spectral import spectral_min_norm_point as reference
 
 from paretograd.geometry.gramian import gramian
 from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
-from paretograd.solvers.capped import capped_min_norm_point
 from paretograd.solvers.min_norm import min_norm_point
-from paretograd.solvers.spectral import spectral_min_norm_point
+from paretograd.solvers.spectral import capped_min_norm_point, spectral_min_norm_point
 
 Array = NDArray[np.float64]
 

@@ -54,7 +54,7 @@ from paretograd.problems.base import Problem
 from paretograd.problems.registry import problem, problems
 from paretograd.schedules import Random, RoundRobin, Sequence
 from paretograd.solution import Solution, Status
-from paretograd.solvers.stationarity import stationarity
+from paretograd.solvers.min_norm import stationarity
 
 __version__ = "0.1.0"
 

@@ -16,7 +16,7 @@ from paretograd.geometry.gramian import Array, as_array
 from paretograd.geometry.unit_gramian import unit_gramian
 from paretograd.geometry.validation import check_floating, check_gramian
 from paretograd.guarantees import SUM, Guarantee, Surrogate
-from paretograd.solvers.stationarity import stationarity_weights
+from paretograd.solvers.min_norm import stationarity_weights
 
 
 def certify(

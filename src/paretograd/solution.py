@@ -30,13 +30,56 @@ class Status(Enum):
 SEVERITY = (Status.OPTIMAL, Status.STATIONARY, Status.APPROXIMATE, Status.DEGENERATE, Status.INACCURATE)
 
 
+class Point(NamedTuple):
+    """The answer of a solver.
+
+    Attributes:
+        weights: shape ``(m,)``, or ``(m, m)`` with one row for each gradient that was projected.
+        residual: violation of the optimality conditions, relative to terms of order one.
+        steps: linear systems solved, or sweeps made.
+        growth: factor by which the method magnifies rounding.
+        stationary: ``J.T w`` is zero to rounding.
+    """
+
+    weights: NDArray[np.float64]
+    residual: float
+    steps: int
+    growth: float = 1.0
+    stationary: bool = False
+
+
 class Outcome(NamedTuple):
-    """A solution in numpy, passed between solvers: weights ``(m,)``, status, residual, steps."""
+    """The answer of a rule in numpy: weights ``(m,)``, status, residual, steps."""
 
     weights: NDArray[np.float64]
     status: Status = Status.OPTIMAL
     residual: float = 0.0
     steps: int = 0
+
+
+#: An answer with a larger residual is not solved, however much the formula magnifies rounding.
+_MOST = 1e-7
+
+
+def status_of(residual: float, m: int, growth: float = 1.0) -> Status:
+    """Return OPTIMAL if a residual is within rounding, INACCURATE otherwise.
+
+    Residuals are relative to terms of order one, each a sum of m products. A thousand units of float64, plus some for
+    each objective, separate rounding from a failed solve.
+
+    Args:
+        residual: from a solver.
+        m: number of objectives.
+        growth: factor by which the method's formula magnifies rounding.
+    """
+    rounding = 2e-16 * (1000 + 100 * m) * growth
+    return Status.OPTIMAL if residual <= min(rounding, _MOST) else Status.INACCURATE
+
+
+def outcome_of(found: Point) -> Outcome:
+    """The outcome of a rule whose weights are those of the point."""
+    status = Status.STATIONARY if found.stationary else status_of(found.residual, len(found.weights), found.growth)
+    return Outcome(found.weights, status, found.residual, found.steps)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from paretograd.checks import as_number
 from paretograd.errors import ParameterError
 from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import MEAN, Guarantee
-from paretograd.solution import Outcome
+from paretograd.solution import Outcome, outcome_of
 from paretograd.solvers.cagrad import conflict_averse_point
-from paretograd.solvers.tolerance import status_of
 
 
 class CAGrad(GramianAggregator):
@@ -74,4 +73,4 @@ class CAGrad(GramianAggregator):
     def _point(self, unit: UnitGramian, least: bool) -> Outcome:
         m = unit.m
         found = conflict_averse_point(unit, np.full(m, 1.0 / m), self.c, least=least)
-        return Outcome(found.weights, status_of(found.residual, m, found.growth), found.residual, found.steps)
+        return outcome_of(found)

@@ -13,16 +13,11 @@ from paretograd.checks import as_weights
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import Guarantee
-from paretograd.solution import Outcome
-from paretograd.solvers.dual_cone import Projection, project_and_average, project_dual_cone, project_gradients
-from paretograd.solvers.tolerance import status_of
+from paretograd.solution import Outcome, outcome_of
+from paretograd.solvers.dual_cone import project_and_average, project_dual_cone, project_gradients
 
 #: <d, q> = |d|^2 for a projection d of q, and <d, grad F> >= <d, q> as d conflicts with no gradient: c = 1.
 _PROJECTED = Guarantee("thm:PS_proj_cvg", non_conflicting=True, in_cone=True, beyond_hull=True, alignment=1.0)
-
-
-def _outcome(found: Projection, m: int) -> Outcome:
-    return Outcome(found.weights, status_of(found.residual, m, found.growth), found.residual, found.steps)
 
 
 class _Preferring(GramianAggregator):
@@ -74,10 +69,10 @@ class UPGrad(_Preferring):
     )
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        return _outcome(project_and_average(unit, self._average(unit.m)), unit.m)
+        return outcome_of(project_and_average(unit, self._average(unit.m)))
 
     def _solve_least(self, unit: UnitGramian) -> Outcome:
-        return _outcome(project_and_average(unit, self._average(unit.m), least=True), unit.m)
+        return outcome_of(project_and_average(unit, self._average(unit.m), least=True))
 
 
 class DualProj(_Preferring):
@@ -99,10 +94,10 @@ class DualProj(_Preferring):
     )
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        return _outcome(project_dual_cone(unit, self._average(unit.m)), unit.m)
+        return outcome_of(project_dual_cone(unit, self._average(unit.m)))
 
     def _solve_least(self, unit: UnitGramian) -> Outcome:
-        return _outcome(project_dual_cone(unit, self._average(unit.m), least=True), unit.m)
+        return outcome_of(project_dual_cone(unit, self._average(unit.m), least=True))
 
 
 class GreedyDCP(GramianAggregator):
@@ -133,4 +128,4 @@ class GreedyDCP(GramianAggregator):
         squares = np.maximum(np.einsum("ki,ki->k", scaled @ unit.C, scaled), 0.0)
         # Values equal to rounding are ties: the first of them wins on every machine.
         best = int(np.flatnonzero(squares >= squares.max() * (1.0 - 1e-12))[0])
-        return _outcome(found._replace(weights=found.weights[best]), unit.m)
+        return outcome_of(found._replace(weights=found.weights[best]))

@@ -9,9 +9,9 @@ from paretograd.checks import as_number
 from paretograd.errors import ParameterError
 from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import MEAN, Guarantee
-from paretograd.solution import Outcome, Status
-from paretograd.solvers.capped import capped_min_norm_point
-from paretograd.solvers.min_norm import min_norm_point, outcome_of
+from paretograd.solution import Outcome, Status, outcome_of
+from paretograd.solvers.min_norm import min_norm_point
+from paretograd.solvers.spectral import capped_min_norm_point
 from paretograd.subproblem.dual_sets import cap_for, check_cap
 
 

@@ -13,9 +13,8 @@ from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import Guarantee
-from paretograd.solution import Outcome, Status
+from paretograd.solution import Outcome, Status, status_of
 from paretograd.solvers.sweeps import Sweep, sweep_in_order, sweep_shuffled, sweep_to_limit
-from paretograd.solvers.tolerance import status_of
 
 
 def _gather(unit: UnitGramian, coefficients: Array, mean: bool) -> Array:
@@ -122,7 +121,7 @@ class PCGradPlus(GramianAggregator):
         )
 
     def _solve(self, unit: UnitGramian) -> Outcome:
-        found = sweep_to_limit(unit.C, unit.resolution)
-        weights = _gather(unit, found.coefficients, mean=True)
-        status = status_of(found.residual, unit.m, found.growth) if found.reached else Status.APPROXIMATE
+        found, reached = sweep_to_limit(unit.C, unit.resolution)
+        weights = _gather(unit, found.weights, mean=True)
+        status = status_of(found.residual, unit.m, found.growth) if reached else Status.APPROXIMATE
         return Outcome(weights, status, found.residual, found.steps)

@@ -16,7 +16,7 @@ from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import MEAN, Guarantee
 from paretograd.solution import Outcome
-from paretograd.solvers.power_mean import power_mean_point, solve_logarithms
+from paretograd.solvers.power import power_mean_point, solve_logarithms
 
 _DYNAMIC = "With step 1/(L |w|_1), that is the starred variant with a constant step."
 

@@ -15,12 +15,10 @@ from torch import Tensor
 from paretograd.aggregators.base import Description, GramianAggregator
 from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import MEAN, Guarantee
-from paretograd.solution import Outcome, Status
+from paretograd.solution import Outcome, Status, outcome_of
 from paretograd.solvers.chi_square import chi_square_min_norm_point
 from paretograd.solvers.entropic import entropic_point
-from paretograd.solvers.min_norm import outcome_of
 from paretograd.solvers.spectral import spectral_min_norm_point
-from paretograd.solvers.tolerance import status_of
 from paretograd.subproblem.dual_sets import check_radius, check_spectrum, check_temperature, spectrum_for
 
 _GUARANTEE = Guarantee(
@@ -70,7 +68,7 @@ class EntropicMGDA(GramianAggregator):
         scaled = unit._replace(norms=unit.norms / top)  # no overflow in the squares
         temperature = self.temperature * float(scaled.norms @ scaled.norms) / unit.m
         found = entropic_point(scaled, temperature)
-        return Outcome(found.weights, status_of(found.residual, unit.m), found.residual, found.steps)
+        return outcome_of(found)
 
 
 class SpectralMGDA(GramianAggregator):

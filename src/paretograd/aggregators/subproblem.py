@@ -13,8 +13,7 @@ from paretograd.errors import HypothesisError, ParameterError, ShapeError
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
 from paretograd.guarantees import MEAN, SUM, Guarantee, Hypothesis, Surrogate
-from paretograd.solution import Outcome, Solution, Status
-from paretograd.solvers.tolerance import status_of
+from paretograd.solution import Outcome, Solution, Status, status_of
 from paretograd.subproblem import regularizers
 from paretograd.subproblem import scalarization as scalar
 from paretograd.subproblem.regularizers import HalfSquare, MeanBall, Regularizer

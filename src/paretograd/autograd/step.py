@@ -16,7 +16,7 @@ from paretograd.certification import certificate_of
 from paretograd.errors import ParameterError
 from paretograd.geometry.cones import Rounding
 from paretograd.geometry.gramian import as_array
-from paretograd.solvers.stationarity import gamma_of
+from paretograd.solvers.min_norm import gamma_of
 
 
 class Step:

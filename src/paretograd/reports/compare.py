@@ -13,7 +13,7 @@ from paretograd.certificates.step import StepCertificate
 from paretograd.certification import certify
 from paretograd.geometry.gramian import Array, as_array, combine, gramian
 from paretograd.solution import Status
-from paretograd.solvers.stationarity import stationarity
+from paretograd.solvers.min_norm import stationarity
 
 #: A Gramian resolves lengths down to this part of the gradients' norms; below it, a direction is zero.
 _RESOLUTION = 1e-7

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
+from paretograd.solution import Point
 from paretograd.solvers.active_set import NonnegSolution, smallest
-from paretograd.solvers.dual_cone import Projection, project_dual_cone
+from paretograd.solvers.dual_cone import project_dual_cone
 from paretograd.solvers.lapack import solve_spd
-from paretograd.solvers.min_norm import MinNorm, min_norm_point
+from paretograd.solvers.min_norm import min_norm_point
 from paretograd.solvers.nonneg_qp import largest, solve_nonneg_qp
 
 #: Norms further apart than this hide from a combination of least length that longer gradients cancel.
@@ -22,7 +23,7 @@ _SPREAD = 1e3
 _MISSES = 4
 
 
-def conflict_averse_point(unit: UnitGramian, u: Array, c: float, *, least: bool = False) -> Projection:
+def conflict_averse_point(unit: UnitGramian, u: Array, c: float, *, least: bool = False) -> Point:
     """Maximise ``min_k <d, g_k>`` over ``|d - g0| <= c |g0|`` with ``g0 = J.T u``; d = J.T weights.
 
     For a level t, the point of ``{d : J d >= t}`` nearest to g0 is ``g0 + J.T a`` with ``a >= 0`` from the same
@@ -34,7 +35,7 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float, *, least: bool 
     the projection of g0 onto the dual cone, is the answer.
     """
     if c == 0.0 or not len(unit.norms):
-        return Projection(u, 0.0, 0)
+        return Point(u, 0.0, 0)
     at_zero = project_dual_cone(unit, u, least=least)
     C, norms = unit.C, unit.norms
     top, bottom = float(norms[norms.argmax()]), float(norms[norms.argmin()])
@@ -60,10 +61,10 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float, *, least: bool 
         solution = smallest(C, solution, norms, unit.resolution)
     weights = u + unit.expand(solution.a * (top / norms))
     used = at_zero.steps + nearest.steps + steps
-    return Projection(weights, solution.residual, used, 1.0 + largest(solution.a))
+    return Point(weights, solution.residual, used, 1.0 + largest(solution.a))
 
 
-def _length(unit: UnitGramian, point: MinNorm) -> tuple[float, float]:
+def _length(unit: UnitGramian, point: Point) -> tuple[float, float]:
     """The length of a combination of gradients, and the sum of the lengths of its terms."""
     terms = unit.restrict(point.weights) * unit.norms
     return math.sqrt(max(float(terms @ unit.C @ terms), 0.0)), float(terms.sum())

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
+from paretograd.solution import Point
 from paretograd.solvers.lapack import solve_spd
-from paretograd.solvers.min_norm import MinNorm, min_norm_point
+from paretograd.solvers.min_norm import is_stationary, min_norm_point
 from paretograd.solvers.nonneg_qp import relative_residual, solve_on_hull
-from paretograd.solvers.spectral import is_stationary
 
 #: A small mu, in the problem's units. Where the point is inside the ball even there, it mostly is a shortest one:
 #: gradients are dependent, and mu -> 0 picks the most uniform of its weights.
@@ -55,7 +55,7 @@ class _Rows(NamedTuple):
         return self if len(rows) == len(free) else _Rows(self.C.take(rows, 0).take(rows, 1), self.norms[rows])
 
 
-def chi_square_min_norm_point(unit: UnitGramian, radius: float) -> MinNorm:
+def chi_square_min_norm_point(unit: UnitGramian, radius: float) -> Point:
     """Minimise ``|J.T w|`` over ``{w in the simplex, m |w|^2 - 1 <= radius}`` (the dual of the chi-square risk).
 
     Args:
@@ -63,11 +63,11 @@ def chi_square_min_norm_point(unit: UnitGramian, radius: float) -> MinNorm:
         radius: not negative; 0 is the mean, m - 1 and more is MGDA.
     """
     m = unit.m
-    plain = min_norm_point(unit) if len(unit.norms) else MinNorm(np.full(m, 1.0 / m), 0.0, 0, stationary=True)
+    plain = min_norm_point(unit) if len(unit.norms) else Point(np.full(m, 1.0 / m), 0.0, 0, stationary=True)
     if _excess(plain.weights) <= radius + 16.0 * _rounding(radius):
         return plain
     w, residual, steps = _on_boundary(unit, radius, plain)
-    return MinNorm(w, residual, plain.steps + steps, is_stationary(unit, w))
+    return Point(w, residual, plain.steps + steps, stationary=is_stationary(unit, w))
 
 
 def _excess(w: Array) -> float:
@@ -81,7 +81,7 @@ def _rounding(radius: float) -> float:
     return 8e-16 * math.sqrt(radius * (1.0 + radius))
 
 
-def _on_boundary(unit: UnitGramian, radius: float, plain: MinNorm) -> tuple[Array, float, int]:
+def _on_boundary(unit: UnitGramian, radius: float, plain: Point) -> tuple[Array, float, int]:
     """Weights, residual and steps where those of MGDA's point, ``plain``, are outside the ball."""
     m, reach = unit.m, math.sqrt(radius / unit.m)
     best = np.full(m, 1.0 / m)

@@ -1,32 +1,21 @@
-"""Projection onto the dual cone ``{d : J d >= 0}`` of directions that conflict with no gradient."""
+"""Projection onto the dual cone ``{d : J d >= 0}`` of directions that conflict with no gradient.
+
+Residuals are in units of the longest gradient projected; ``growth`` is one plus the largest multiplier.
+"""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
+from paretograd.solution import Point
 from paretograd.solvers.active_set import smallest
 from paretograd.solvers.nonneg_qp import largest, solve_nonneg_qp
 from paretograd.solvers.support import solve_shared_qps
 
 
-class Projection(NamedTuple):
-    """Weights ``v`` with ``J.T v`` the projection; same shape as the weights that were projected.
-
-    The residual is in units of the longest gradient that was projected; ``growth``, one and the largest multiplier,
-    is the factor by which a projection may magnify rounding.
-    """
-
-    weights: Array
-    residual: float
-    steps: int
-    growth: float = 1.0
-
-
-def project_dual_cone(unit: UnitGramian, u: Array, *, least: bool = False) -> Projection:
+def project_dual_cone(unit: UnitGramian, u: Array, *, least: bool = False) -> Point:
     """Project ``J.T u`` onto the dual cone: ``min v'Gv  subject to  v >= u`` (prop. PS_proj).
 
     With v = u + a this is ``min a'Ga/2 + (Gu)'a, a >= 0``. Row norms only rescale u and a: the unit
@@ -41,19 +30,19 @@ def project_dual_cone(unit: UnitGramian, u: Array, *, least: bool = False) -> Pr
     scaled = unit.restrict(u) * norms
     size = float(np.abs(scaled).max(initial=0.0))
     if size == 0.0:
-        return Projection(u, 0.0, 0)
+        return Point(u, 0.0, 0)
     scaled /= size
     q = C @ scaled
     if q.min() >= 0.0:
-        return Projection(u, 0.0, 0)
+        return Point(u, 0.0, 0)
     found = solve_nonneg_qp(C, q, unit.resolution)
     if least:
         found = smallest(C, found, norms, unit.resolution)
     weights = u + unit.expand(found.a * (size / norms))
-    return Projection(weights, found.residual, found.steps, 1.0 + largest(found.a))
+    return Point(weights, found.residual, found.steps, 1.0 + largest(found.a))
 
 
-def project_gradients(unit: UnitGramian) -> Projection:
+def project_gradients(unit: UnitGramian) -> Point:
     """Project every gradient onto the dual cone: row k of the weights, shape ``(m, m)``, is for gradient k."""
     added, residual, steps, growth = _additions(unit, least=False)
     V = np.eye(unit.m)
@@ -61,18 +50,18 @@ def project_gradients(unit: UnitGramian) -> Projection:
         added *= unit.norms[:, None]
         added /= unit.norms
         V += unit.expand(unit.expand(added).T).T
-    return Projection(V, residual, steps, growth)
+    return Point(V, residual, steps, growth)
 
 
-def project_and_average(unit: UnitGramian, u: Array, *, least: bool = False) -> Projection:
+def project_and_average(unit: UnitGramian, u: Array, *, least: bool = False) -> Point:
     """The projections of all gradients, weighted by ``u`` and summed."""
     added, residual, steps, growth = _additions(unit, least)
     if not steps:
-        return Projection(u, 0.0, 0)
+        return Point(u, 0.0, 0)
     # Gradient k is u_k |g_k| times its unit vector, and so is what its projection adds.
     extra = np.dot(unit.restrict(u) * unit.norms, added)
     extra /= unit.norms
-    return Projection(u + unit.expand(extra), residual, steps, growth)
+    return Point(u + unit.expand(extra), residual, steps, growth)
 
 
 def _additions(unit: UnitGramian, least: bool) -> tuple[Array, float, int, float]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
+from paretograd.solution import Point
 from paretograd.solvers.lapack import spd_solver
 from paretograd.solvers.min_norm import min_norm_point
 
@@ -36,14 +37,6 @@ _COLD = 1e-5
 _GOAL = 4e-16
 
 
-class EntropicPoint(NamedTuple):
-    """Weights on the simplex, shape ``(m,)``; the error of the direction that is left, relative to its terms; steps."""
-
-    weights: Array
-    residual: float
-    steps: int
-
-
 class _Problem(NamedTuple):
     """The problem in units of the largest norm; all zero gradients are one row, the last one."""
 
@@ -53,7 +46,7 @@ class _Problem(NamedTuple):
     temperature: float
 
 
-def entropic_point(unit: UnitGramian, temperature: float) -> EntropicPoint:
+def entropic_point(unit: UnitGramian, temperature: float) -> Point:
     """Minimise ``temperature * KL(w || uniform) + |J.T w|^2 / 2`` over the simplex.
 
     Zero gradients take part: their slope is zero.
@@ -65,7 +58,7 @@ def entropic_point(unit: UnitGramian, temperature: float) -> EntropicPoint:
     """
     m, live = unit.m, len(unit.norms)
     if not live or m == 1:
-        return EntropicPoint(np.full(m, 1.0 / m), 0.0, 0)
+        return Point(np.full(m, 1.0 / m), 0.0, 0)
     problem = _problem(unit, temperature)
     cold = problem.temperature < _COLD * problem.norms[problem.norms.argmin()] ** 2
     weights, residual, steps = _newton(problem, _min_norm_start(unit, problem) if cold else problem.log_prior)
@@ -76,7 +69,7 @@ def entropic_point(unit: UnitGramian, temperature: float) -> EntropicPoint:
         steps += again[2]
     if unit.live is not None:
         weights = unit.expand(weights[:live], fill=float(weights[-1]) / (m - live))
-    return EntropicPoint(weights, residual, steps)
+    return Point(weights, residual, steps)
 
 
 def _problem(unit: UnitGramian, temperature: float) -> _Problem:

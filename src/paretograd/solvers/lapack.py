@@ -72,7 +72,10 @@ def solve_triangular(R: Array, b: Array, *, transposed: bool = False) -> Array:
 
 
 def pivoted_cholesky(A: Array, least: float) -> tuple[Array, NDArray[np.intp], int]:
-    """L with ``L L' = A[order][:, order]`` in its first ``rank`` columns: the largest pivots, down to ``least``."""
+    """Return L with ``L L' = A[order][:, order]`` in its first ``rank`` columns: the largest pivots, down to ``least``.
+
+    Rounding decides ties. `spanning_rows` is slower and decides them by the order of the rows.
+    """
     factor, order, rank, _ = _lapack().dpstrf(A, tol=least, lower=1)
     return factor, order - 1, int(rank)
 

@@ -15,14 +15,17 @@ come in by steps too.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
+from paretograd.solution import Outcome, Status, outcome_of, status_of
 from paretograd.solvers.lapack import solve_scaled_spd
+from paretograd.solvers.min_norm import min_norm_point
 
 #: Logarithms are kept above this: exp(-340) is zero in effect, and its square, exp(-680), still a float64.
 _FLOOR = -340.0
@@ -43,14 +46,6 @@ _RAISED = 4e-15
 _SAME = 4e-15
 
 
-class PowerSolution(NamedTuple):
-    """Logarithms of the weights, and the largest error of the equation relative to the terms it sums."""
-
-    log_weights: Array
-    residual: float
-    steps: int
-
-
 @dataclass
 class _Iterate:
     z: Array  # log w
@@ -58,16 +53,55 @@ class _Iterate:
     error: float = np.inf
 
 
-def solve_power_equation(C: Array, norms: Array, beta: float, log_omega: Array) -> PowerSolution:
+def solve_logarithms(unit: UnitGramian, beta: float, omega: Array | None = None) -> tuple[Array | None, Outcome]:
+    """Solve ``(G w)_k = (omega_k / w_k) ** beta`` for the logarithms of w. The outcome's weights are the logarithms.
+
+    At a Pareto stationary point the equation has no solution, and the subproblem that it comes from has the answer
+    d = 0. The logarithms are then None, the weights zero.
+    """
+    # Whether a point is stationary does not depend on the norms. Equal ones have the least rounding.
+    nearest = min_norm_point(unit._replace(norms=np.ones(len(unit.norms))))
+    if nearest.stationary:
+        return None, Outcome(np.zeros(unit.m), Status.STATIONARY, nearest.residual, nearest.steps)
+    log_omega = np.zeros(unit.m) if omega is None else np.log(omega)
+    logs, residual, steps = _solve_equation(unit.C, unit.norms, beta, log_omega)
+    status = status_of(residual, unit.m, max(1.0, beta))
+    return logs, Outcome(logs, status, residual, nearest.steps + steps)
+
+
+def power_mean_point(unit: UnitGramian, p: float) -> Outcome:
+    """Weights of the direction that maximises ``M_p(J d) - |d|^2 / 2`` (eq. pmean), for p <= 1, -inf included."""
+    m = unit.m
+    if p == 1.0:
+        return Outcome(np.full(m, 1.0 / m))
+    if p == -math.inf:
+        return outcome_of(min_norm_point(unit))
+    logs, outcome = solve_logarithms(unit, 1.0 / (1.0 - p))
+    if logs is None:
+        return outcome
+    # The equation's solution has w = x^(p-1). Only the common factor M_p(x)^(1-p) / m is missing.
+    log_x = -logs / (1.0 - p)
+    if p == 0.0:
+        log_mean = float(log_x.mean())
+    else:
+        top = float((p * log_x).max())
+        log_mean = (top + math.log(np.exp(p * log_x - top).mean())) / p
+    return outcome._replace(weights=np.exp(logs + (1.0 - p) * log_mean - math.log(m)))
+
+
+def _solve_equation(C: Array, norms: Array, beta: float, log_omega: Array) -> tuple[Array, float, int]:
     """Solve ``(G w)_k = (omega_k / w_k) ** beta`` for w > 0, ``G = diag(norms) C diag(norms)``.
 
-    There is a solution exactly where the point is not Pareto stationary (the caller checks).
+    A solution exists if and only if the point is not Pareto stationary (the caller checks).
 
     Args:
         C: cosines of the gradients, shape ``(m, m)``.
         norms: their norms, shape ``(m,)``.
         beta: the exponent, positive.
         log_omega: logarithms of omega, shape ``(m,)``.
+
+    Returns:
+        logarithms of the weights; the largest error of the equation relative to its terms; the number of steps.
     """
     log_norms = np.log(norms)
     classes = _equal_directions(C)
@@ -106,7 +140,7 @@ def solve_power_equation(C: Array, norms: Array, beta: float, log_omega: Array) 
             z = _settle(C, magnitude, beta, exact, iterate) + shift
             if classes is not None:
                 z = z[labels] + (each - log_kappa[labels]) / beta
-            return PowerSolution(z - log_norms, iterate.error, steps)
+            return z - log_norms, iterate.error, steps
         if beta <= current:
             current = max(beta, current / 4.0)
         else:  # from below, Newton's method on the steeper equation takes fewer steps

@@ -18,8 +18,9 @@ import numpy as np
 
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
+from paretograd.solution import Point
 from paretograd.solvers.lapack import solve_spd
-from paretograd.solvers.min_norm import MinNorm, is_zero, min_norm_point
+from paretograd.solvers.min_norm import is_stationary, min_norm_point
 from paretograd.solvers.nonneg_qp import TOL, largest
 from paretograd.solvers.permutahedron import Face, Indices, contains, exact_sums, join, pairs, project, step_inside
 
@@ -52,7 +53,7 @@ class Problem(NamedTuple):
     enough: float  #: a residual that is rounding
 
 
-def spectral_min_norm_point(unit: UnitGramian, spectrum: Array, plain: MinNorm | None = None) -> MinNorm:
+def spectral_min_norm_point(unit: UnitGramian, spectrum: Array, plain: Point | None = None) -> Point:
     """Minimise ``|J.T w|`` over the convex hull of all permutations of the spectrum mu.
 
     It is ``{w in the simplex : the j largest entries sum to at most mu_1 + ... + mu_j, for every j}``, and the
@@ -66,19 +67,33 @@ def spectral_min_norm_point(unit: UnitGramian, spectrum: Array, plain: MinNorm |
     """
     mu = spectrum / spectrum.sum()
     if mu[0] == mu[-1]:
-        return MinNorm(mu, 0.0, 0, is_stationary(unit, mu))
+        return Point(mu, 0.0, 0, stationary=is_stationary(unit, mu))
     plain = plain or min_norm_point(unit)
     tails = mu[::-1].cumsum()[::-1]
     if contains(plain.weights, tails):
         return plain
     weights, residual, steps = _solve(unit, mu, tails)
-    return MinNorm(weights, residual, plain.steps + steps, is_stationary(unit, weights))
+    return Point(weights, residual, plain.steps + steps, stationary=is_stationary(unit, weights))
 
 
-def is_stationary(unit: UnitGramian, weights: Array) -> bool:
-    """Whether the combination of the gradients with these weights vanishes to rounding, at any scale."""
-    y = unit.restrict(weights) * unit.norms
-    return not y.any() or is_zero(unit, y / y.max())
+def capped_min_norm_point(unit: UnitGramian, cap: float) -> Point:
+    """Minimise ``|J.T w|`` over ``{w in the simplex, w <= cap}`` (the dual of the CVaR subproblem).
+
+    The capped simplex is the permutahedron of ``(cap, ..., cap, rest, 0, ..., 0)``.
+
+    Args:
+        unit: the Gramian.
+        cap: C in the paper, at least 1/m (the caller checks).
+    """
+    plain = min_norm_point(unit)
+    if plain.weights.max() <= cap:
+        return plain
+    full = min(int(1.0 / cap * (1.0 + 1e-14)), unit.m)
+    spectrum = np.zeros(unit.m)
+    spectrum[:full] = cap
+    if full < unit.m:
+        spectrum[full] = max(1.0 - full * cap, 0.0)
+    return spectral_min_norm_point(unit, spectrum, plain)
 
 
 def _solve(unit: UnitGramian, mu: Array, tails: Array) -> tuple[Array, float, int]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
+from paretograd.solution import Point
 from paretograd.solvers.active_set import active_set
 from paretograd.solvers.support import solve_shared_qps
 
@@ -65,24 +66,15 @@ def sweep_shuffled(C: Array, start: Sweep, orders: NDArray[np.intp]) -> Sweep:
     return Sweep(A, X)
 
 
-class Limit(NamedTuple):
-    """What repeated sweeps make of every gradient, as coefficients; residual, steps and growth as of a `Projection`.
+def sweep_to_limit(C: Array, resolution: float) -> tuple[Point, bool]:
+    """Sweep in order until the set of half-spaces that are touched settles, then project what is left.
 
-    Where the limit was not reached, the coefficients are those of projections onto the dual cone all the same.
-    """
-
-    coefficients: Array
-    residual: float
-    steps: int
-    growth: float
-    reached: bool
-
-
-def sweep_to_limit(C: Array, resolution: float) -> Limit:
-    """Sweep in order until the half-spaces that are touched stay the same, and project what is left.
-
-    That they stay the same for some sweeps does not mean that they will: the projection has to agree with them, and so
+    A set that stays the same for some sweeps may still change later. So the projection has to agree with it, and so
     has a forecast of the sweeps to come.
+
+    Returns:
+        the coefficients of all treated gradients, one row each, and whether they are the limit of the sweeps. If not,
+        they are still projections onto the dual cone.
     """
     sweep, steps, same, check = Sweep.start(C), 0, 0, 8
     active = np.zeros_like(C, dtype=bool)
@@ -102,9 +94,9 @@ def sweep_to_limit(C: Array, resolution: float) -> Limit:
         if same >= 8 and steps >= check:
             left = _Left.of(C, sweep, resolution)
             if left.agrees(C, touched, resolution) and _stay(C, sweep, lifts, touched):
-                return left.limit(sweep, steps)
+                return left.added_to(sweep, steps, reached=True)
             check = 2 * steps
-    return _Left.of(C, sweep, resolution).limit(sweep, steps, reached=steps < most)
+    return _Left.of(C, sweep, resolution).added_to(sweep, steps, reached=steps < most)
 
 
 class _Left(NamedTuple):
@@ -126,10 +118,10 @@ class _Left(NamedTuple):
         added = found * size
         return cls(added, sweep.slopes + added @ C, residual, rounds, 1.0 + float(found.max()))
 
-    def limit(self, sweep: Sweep, steps: int, reached: bool = True) -> Limit:
-        """Sum up. Where sweeps ended early, what is left says how far off they may be."""
+    def added_to(self, sweep: Sweep, steps: int, reached: bool) -> tuple[Point, bool]:
+        """The answer of `sweep_to_limit`. If sweeps ended early, the residual is at least the largest addition."""
         residual = self.residual if reached else max(self.residual, float(self.added.max()))
-        return Limit(sweep.coefficients + self.added, residual, steps + self.rounds, self.growth, reached)
+        return Point(sweep.coefficients + self.added, residual, steps + self.rounds, self.growth), reached
 
     def agrees(self, C: Array, touched: NDArray[np.bool_], resolution: float) -> bool:
         """Return True if the projections are the limits of sweeps that go on to touch these half-spaces.

@@ -12,7 +12,7 @@ from paretograd.checks import as_number, shown_number
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.solution import Status
-from paretograd.solvers.power_mean import power_mean_point
+from paretograd.solvers.power import power_mean_point
 from paretograd.subproblem.scalarization import DualPoint, Family, Quadratic
 from paretograd.subproblem.smooth import Smooth
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from paretograd.checks import shown_number, shown_value
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
-from paretograd.solvers.capped import capped_min_norm_point
+from paretograd.solution import Point
 from paretograd.solvers.chi_square import chi_square_min_norm_point
 from paretograd.solvers.entropic import entropic_point
-from paretograd.solvers.min_norm import MinNorm, min_norm_point
-from paretograd.solvers.spectral import spectral_min_norm_point
+from paretograd.solvers.min_norm import min_norm_point
+from paretograd.solvers.spectral import capped_min_norm_point, spectral_min_norm_point
 from paretograd.subproblem.dual_sets import (
     cap_for,
     capped_spectrum,
@@ -39,7 +39,7 @@ class CoherentRisk(Family):
     risk = True
 
     @abstractmethod
-    def nearest(self, unit: UnitGramian) -> MinNorm:
+    def nearest(self, unit: UnitGramian) -> Point:
         """The weights in the set with the least ``|J.T w|``."""
 
     def dual(self, problem: Quadratic) -> DualPoint:
@@ -58,7 +58,7 @@ class WorstCase(CoherentRisk):
     def value(self, x: Array) -> float:
         return -float(x.min())
 
-    def nearest(self, unit: UnitGramian) -> MinNorm:
+    def nearest(self, unit: UnitGramian) -> Point:
         return min_norm_point(unit)
 
 
@@ -79,7 +79,7 @@ class CVaR(CoherentRisk):
     def value(self, x: Array) -> float:
         return spectral_value(x, capped_spectrum(len(x), cap_for(self.cap, self.eps, len(x))))
 
-    def nearest(self, unit: UnitGramian) -> MinNorm:
+    def nearest(self, unit: UnitGramian) -> Point:
         return capped_min_norm_point(unit, cap_for(self.cap, self.eps, unit.m))
 
     def __repr__(self) -> str:
@@ -104,7 +104,7 @@ class Spectral(CoherentRisk):
     def value(self, x: Array) -> float:
         return spectral_value(x, spectrum_for(self.spectrum, len(x)))
 
-    def nearest(self, unit: UnitGramian) -> MinNorm:
+    def nearest(self, unit: UnitGramian) -> Point:
         return spectral_min_norm_point(unit, spectrum_for(self.spectrum, unit.m))
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class ChiSquare(CoherentRisk):
                 return float(y[:k].mean() + t * size * size)
         return mean
 
-    def nearest(self, unit: UnitGramian) -> MinNorm:
+    def nearest(self, unit: UnitGramian) -> Point:
         return chi_square_min_norm_point(unit, self.radius)
 
     def __repr__(self) -> str:
