@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from paretograd.certificates.direction import Direction, Verdict, is_known
-from paretograd.certificates.promises import Promise, check_promises
 from paretograd.geometry import cones
 from paretograd.geometry.cones import FLOAT64, Rounding
 from paretograd.geometry.gramian import Array
@@ -20,6 +19,22 @@ from paretograd.guarantees import RESULTS, SUM, Guarantee, Surrogate
 
 #: Slopes that are printed.
 _SHOWN = 6
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One property that a rule promises of every direction, at one step.
+
+    Attributes:
+        text: the property.
+        verdict: whether it holds here, as far as rounding lets one see.
+    """
+
+    text: str
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.verdict.value}"
 
 
 @dataclass(frozen=True)
@@ -151,5 +166,23 @@ def check_step(
         alignment=direction.alignment(phi),
         F=F,
         results=tuple(results),
-        promises=() if guarantee is None else check_promises(guarantee, direction),
+        promises=() if guarantee is None else _check_promises(guarantee, direction),
     )
+
+
+def _check_promises(guarantee: Guarantee, direction: Direction) -> tuple[Promise, ...]:
+    """Every property of a direction that the guarantee promises; of hull and cone the smallest that it names."""
+    found = []
+    if guarantee.non_conflicting:
+        found.append(Promise("non-conflicting", direction.non_conflicting))
+    if guarantee.in_cone:
+        text, holds = "in the cone", direction.in_cone
+        if guarantee.in_hull:
+            text, holds = "in the convex hull", direction.in_hull
+        elif guarantee.beyond_hull:
+            text, holds = "weights >= 0 that sum to 1 or more", direction.beyond_hull
+        found.append(Promise(text, Verdict.of(holds, not holds)))
+    if guarantee.alignment is not None:
+        c, phi = guarantee.alignment, guarantee.F.phi(len(direction.weights))
+        found.append(Promise(f"(A) with c = {c:.4g}", direction.is_aligned(phi, c)))
+    return tuple(found)

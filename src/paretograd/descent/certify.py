@@ -13,14 +13,14 @@ from torch import Tensor
 
 from paretograd.certificates.convergence import (
     ALIGNMENT,
+    averaged_weights,
     check_alignment,
+    check_convex,
     check_descent_lemma,
     check_non_conflicting,
     check_promise,
 )
-from paretograd.certificates.convex import averaged_weights, check_convex
-from paretograd.certificates.recorded import Recorded, SmoothSurrogate
-from paretograd.certificates.run import RunCheck
+from paretograd.certificates.run import Recorded, RunCheck, SmoothSurrogate
 from paretograd.checks import as_weights
 from paretograd.descent.step_sizes import positive
 from paretograd.descent.trajectory import Trajectory
