@@ -23,7 +23,6 @@ from typer.testing import CliRunner
 
 import paretograd as pg
 from paretograd.cli.app import app
-from paretograd.cli.bars import Bars
 from paretograd.cli.fairness import _summary
 from paretograd.descent import Stop, archive
 from paretograd.experiments import Method, Study, run_study
@@ -44,8 +43,7 @@ from paretograd.experiments.fairness.result import kept_steps, result_of
 from paretograd.experiments.fairness.study import read_study
 from paretograd.experiments.fairness.table import write
 from paretograd.experiments.fairness.words import close, setting
-from paretograd.experiments.lines import Lines
-from paretograd.experiments.progress import Pace
+from paretograd.experiments.progress import Bars, Lines, Pace
 from paretograd.problems.fairness import Adult, Rows, fairness_metrics, load_adult
 from paretograd.reports.fairness import write_fairness
 

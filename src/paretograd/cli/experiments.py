@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from paretograd.cli import fairness, federated, trained
-from paretograd.cli.bars import Bars
 from paretograd.cli.console import console, errors_in_words
 from paretograd.cli.options import read_methods, read_parameters, read_seeds
 from paretograd.cli.summary import places, summary
@@ -20,6 +19,7 @@ from paretograd.experiments.command import command_of, title_of
 from paretograd.experiments.config import read_config, versions
 from paretograd.experiments.fairness import read_results as read_fairness
 from paretograd.experiments.federated import read_results as read_federated
+from paretograd.experiments.progress import Bars
 from paretograd.experiments.run import read_study
 from paretograd.experiments.words import ends, for_page
 

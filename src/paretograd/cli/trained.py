@@ -11,10 +11,10 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from paretograd.cli.bars import Bars
 from paretograd.cli.console import console
 from paretograd.errors import MissingExtraError
 from paretograd.experiments.config import read_config
+from paretograd.experiments.progress import Bars
 
 _PANEL = "For fairness and federated"
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-import signal
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -18,6 +14,7 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.checks import as_number, whole_number
 from paretograd.descent import loop
+from paretograd.descent.interrupts import interrupts_between_steps
 from paretograd.descent.records import NAMES, Box, Records, Stop
 from paretograd.descent.step_sizes import Constant, StepSize, as_step_size
 from paretograd.descent.trajectory import Trajectory
@@ -110,9 +107,9 @@ class Descent:
         effect immediately.
         """
         begun = self._state.step
-        with _interrupts_between_steps() as interrupt, loop.quiet():
+        with interrupts_between_steps() as interrupt, loop.quiet():
             for _ in range(steps):
-                if self.done or interrupt.pending:
+                if self.done or interrupt.came:
                     break
                 self._state = loop.step(self._setting, self._state, self._records)
         self._box.watch(self._records.arrays["points"], self._state.step)
@@ -241,37 +238,6 @@ def _seeds(seeds: Iterable[int]) -> tuple[int, ...]:
     if not listed:
         raise ParameterError("seeds is empty; give at least one, such as seeds=(0,)")
     return tuple(whole_number("descend", "seed", seed, least=None) for seed in listed)
-
-
-class _Interrupt:
-    """A SIGINT handler that notes the first Ctrl-C and raises on the second."""
-
-    pending = False
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.pending:
-            raise KeyboardInterrupt
-        self.pending = True
-
-
-@contextmanager
-def _interrupts_between_steps() -> Iterator[_Interrupt]:
-    """Defer Ctrl-C; on exit, raise it as KeyboardInterrupt.
-
-    Only Python's default handler is replaced, and only in the main thread. Otherwise Ctrl-C belongs to other code.
-    """
-    interrupt = _Interrupt()
-    ours = threading.current_thread() is threading.main_thread()
-    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield interrupt
-        return
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield interrupt
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if interrupt.pending:
-        raise KeyboardInterrupt
 
 
 def _description(setting: loop.Setting) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from paretograd.checks import as_number
 from paretograd.descent import archive
+from paretograd.descent.interrupts import Interrupt
 from paretograd.errors import InputError, ParameterError, ParetogradError
-from paretograd.experiments.stopping import Wish
 
-#: Seconds between two looks at the clock, the bars and the wish to stop.
+#: Seconds between two looks at the clock, the display and the interrupt.
 _LOOK = 0.1
 #: Writing takes at most this share of the time, however large a checkpoint becomes.
 _SHARE = 0.1
@@ -55,17 +55,17 @@ def load(work: Work, path: Path, label: str, sound: Callable[[], bool]) -> None:
         ) from None
 
 
-def work_to_the_end(work: Work, checkpoints: Checkpoints, wish: Wish, tell: Callable[[], None]) -> None:
-    """Advance until all runs are done, with checkpoints; a wish to stop is obeyed after one."""
+def work_to_the_end(work: Work, checkpoints: Checkpoints, interrupt: Interrupt, tell: Callable[[], None]) -> None:
+    """Advance until all runs are done, with checkpoints; an interrupt is obeyed after one."""
     steps = 1
     while work.running:
         begun = time.monotonic()
         work.advance(steps)
         steps = _next_steps(steps, time.monotonic() - begun)
         tell()
-        if work.running and (wish.asked or checkpoints.due):
+        if work.running and (interrupt.came or checkpoints.due):
             checkpoints.write(work)
-            wish.obey()
+            interrupt.obey()
 
 
 def _next_steps(steps: int, seconds: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from paretograd.checks import whole_number
 from paretograd.descent import DescentWarning
+from paretograd.descent.interrupts import Interrupt, held_interrupts
 from paretograd.descent.run import Descent
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError
@@ -19,7 +21,6 @@ from paretograd.experiments import checkpoint, metrics, table
 from paretograd.experiments.config import read_config
 from paretograd.experiments.folder import StudyFolder
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.stopping import Wish, wish_to_stop
 from paretograd.experiments.study import Method, Study
 
 
@@ -79,7 +80,7 @@ def run_study(
     study.labels()  # a rule that does not exist is to be told before a folder that is in use
     place.check(study, resume, overwrite)
     study.rehearse()
-    with place.locked(), wish_to_stop() as wish:
+    with place.locked(), held_interrupts(signal.SIGINT, signal.SIGTERM) as interrupt:
         place.check(study, resume, overwrite)  # it may have been someone else's until now
         thinning = place.open(study, metrics_every, overwrite, told)
         labels = study.labels()
@@ -90,10 +91,10 @@ def run_study(
             if before:
                 place.checkpoint(name).unlink(missing_ok=True)
             else:
-                _run_method(study, method, label, name, place, every, told, wish)
+                _run_method(study, method, label, name, place, every, told, interrupt)
             trajectories[label] = place.load(name, label, study)
             told.finished(label, before)
-            wish.obey()
+            interrupt.obey()
         place.tidy()
         metrics.write(place.metrics, study, trajectories, thinning)
         table.write(place, study, trajectories)
@@ -113,7 +114,14 @@ def read_study(folder: str | Path) -> Results:
 
 
 def _run_method(
-    study: Study, method: Method, label: str, name: str, place: StudyFolder, every: float, told: Watch, wish: Wish
+    study: Study,
+    method: Method,
+    label: str,
+    name: str,
+    place: StudyFolder,
+    every: float,
+    told: Watch,
+    interrupt: Interrupt,
 ) -> None:
     """Run one method to its end, from its checkpoint if there is one."""
     descent = study.descent(method)
@@ -123,7 +131,7 @@ def _run_method(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DescentWarning)  # that a run left its box is in the table
         checkpoints = checkpoint.Checkpoints(place.checkpoint(name), every)
-        checkpoint.work_to_the_end(descent, checkpoints, wish, lambda: _tell(told, descent))
+        checkpoint.work_to_the_end(descent, checkpoints, interrupt, lambda: _tell(told, descent))
     descent.trajectory().save(place.result(name))
     place.checkpoint(name).unlink(missing_ok=True)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paretograd.errors import ParetogradError
-from paretograd.experiments.lines import Lines
+from paretograd.experiments.progress import Lines
 
 
 class Finished(Protocol):

@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from paretograd.descent.interrupts import Interrupt
 from paretograd.experiments.checkpoint import Checkpoints, Work, load, work_to_the_end
 from paretograd.experiments.device import device_name
-from paretograd.experiments.stopping import Wish
 
 Trained = TypeVar("Trained", bound=Work)
 
@@ -47,9 +47,9 @@ class Timed(Generic[Trained]):
         if checkpoints.path.exists():
             load(self, checkpoints.path, label, lambda: True)
 
-    def finish(self, checkpoints: Checkpoints, wish: Wish, tell: Callable[[], None]) -> None:
-        """Work to the end, with checkpoints; a wish to stop is obeyed after one."""
-        work_to_the_end(self, checkpoints, wish, tell)
+    def finish(self, checkpoints: Checkpoints, interrupt: Interrupt, tell: Callable[[], None]) -> None:
+        """Work to the end, with checkpoints; an interrupt is obeyed after one."""
+        work_to_the_end(self, checkpoints, interrupt, tell)
 
     def duration(self, steps: int, device: torch.device) -> dict[str, Any]:
         """Seconds, steps, milliseconds a step, and what it was done on."""

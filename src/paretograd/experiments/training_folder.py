@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import torch
 
+from paretograd.descent.interrupts import Interrupt, held_interrupts
 from paretograd.errors import InputError
 from paretograd.experiments.config import Described, new_session, read_config, write_config
 from paretograd.experiments.device import device_name
 from paretograd.experiments.files import write_text
 from paretograd.experiments.folder import Folder
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.stopping import Wish, wish_to_stop
 
 Data = TypeVar("Data")
 
@@ -45,7 +46,7 @@ class TrainingFolder(Folder):
         told: Watch,
         resume: bool,
         overwrite: bool,
-    ) -> Iterator[tuple[Data | None, Wish]]:
+    ) -> Iterator[tuple[Data | None, Interrupt]]:
         """Open the folder for a study, alone; what cannot work raises before anything is written.
 
         Args:
@@ -57,15 +58,15 @@ class TrainingFolder(Folder):
             overwrite: remove what is there.
 
         Yields:
-            the data, or None if all is done; and the wish to stop.
+            the data, or None if all is done; and the interrupt.
         """
         self.check(study, resume, overwrite)
         study.rehearse()
         data = load() if overwrite or not self.finished(study) else None
-        with self.locked(), wish_to_stop() as wish:
+        with self.locked(), held_interrupts(signal.SIGINT, signal.SIGTERM) as interrupt:
             self.check(study, resume, overwrite)  # it may have been someone else's until now
             self.open(study, overwrite, device_name(device), told)
-            yield data, wish
+            yield data, interrupt
 
     def plain_study(self) -> dict[str, Any]:
         """The study that lies here, as JSON has it."""

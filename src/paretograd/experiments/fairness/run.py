@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paretograd.descent.interrupts import Interrupt
 from paretograd.experiments.checkpoint import Checkpoints, checked_interval
 from paretograd.experiments.device import Device, find_device
 from paretograd.experiments.fairness import table
@@ -15,7 +16,6 @@ from paretograd.experiments.fairness.result import MethodResult, result_of
 from paretograd.experiments.fairness.study import FairnessStudy
 from paretograd.experiments.fairness.training import Training
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.stopping import Wish
 from paretograd.experiments.timed import Timed
 from paretograd.problems.fairness import Adult, Rows, load_adult
 
@@ -78,7 +78,7 @@ def run_fairness(
     def load() -> Adult:
         return load_adult(data_dir, study.scaling) if data is None else data
 
-    with place.at_work(study, load, target, told, resume, overwrite) as (found, wish):
+    with place.at_work(study, load, target, told, resume, overwrite) as (found, interrupt):
         labels = study.labels()
         told.begin(labels, study.steps)
         on_device = found.train.to(target) if found is not None else None
@@ -87,11 +87,11 @@ def run_fairness(
             if before:
                 place.checkpoint(name).unlink(missing_ok=True)
             elif found is not None and on_device is not None:
-                _train(study, rule, label, name, place, found, on_device, every, told, wish)
+                _train(study, rule, label, name, place, found, on_device, every, told, interrupt)
             results = read_results(place.path)
             table.write(place, study, results.methods)
             told.finished(label, before)
-            wish.obey()
+            interrupt.obey()
     return results
 
 
@@ -114,14 +114,14 @@ def _train(
     rows: Rows,
     every: float,
     told: Watch,
-    wish: Wish,
+    interrupt: Interrupt,
 ) -> None:
     """Train one method to its end, from its checkpoint if there is one."""
     training = Training(study.setting(), study.aggregator(rule), rows)
     work, checkpoints = Timed(training), Checkpoints(place.checkpoint(name), every)
     work.resume(checkpoints, label)
     told.method(label, training.step)
-    work.finish(checkpoints, wish, lambda: _tell(told, training))
+    work.finish(checkpoints, interrupt, lambda: _tell(told, training))
     place.save_classifiers(name, training.parameters(), rows.features.shape[1], study.width)
     place.took(study, label, work.duration(training.step, rows.features.device))
     result_of(training, label, data).save(place.result(name))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from paretograd.descent.interrupts import Interrupt
 from paretograd.experiments.checkpoint import Checkpoints, checked_interval
 from paretograd.experiments.device import Device, find_device
 from paretograd.experiments.federated import table
@@ -23,7 +24,6 @@ from paretograd.experiments.federated.training import Training
 from paretograd.experiments.fingerprint import fingerprint
 from paretograd.experiments.names import file_names
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.stopping import Wish
 from paretograd.experiments.timed import Timed
 from paretograd.problems.cifar10 import Cifar10, load_cifar10
 
@@ -90,7 +90,7 @@ def run_federated(
     def load() -> Cifar10:
         return load_cifar10(data_dir) if data is None else data
 
-    with place.at_work(study, load, target, told, resume, overwrite) as (found, wish):
+    with place.at_work(study, load, target, told, resume, overwrite) as (found, interrupt):
         told.begin(study.labels(), study.epochs)
         federations = Federations(found, study, target) if found is not None else None
         names = dict(zip(study.runs(), study.files(), strict=True))
@@ -100,13 +100,13 @@ def run_federated(
             left = {run: names[run] for run in every_run if not place.result(names[run]).exists()}
             checkpoints = Checkpoints(place.checkpoint(file), every)
             if left and federations is not None:
-                _train(study, case, left, place, federations, checkpoints, told, wish)
+                _train(study, case, left, place, federations, checkpoints, told, interrupt)
             checkpoints.path.unlink(missing_ok=True)
             runs |= {run: place.load(names[run], run.label) for run in every_run}
             if left or len(runs) == len(names):
                 table.write(place, study, runs)
             told.finished(case.label, not left)
-            wish.obey()
+            interrupt.obey()
     return FederatedResults(study, place.path, runs)
 
 
@@ -127,7 +127,7 @@ def _train(
     federations: Federations,
     checkpoints: Checkpoints,
     told: Watch,
-    wish: Wish,
+    interrupt: Interrupt,
 ) -> None:
     """Train the runs of a case that are left to their end, from their checkpoint if there is one."""
     central = case.setting.kind == "central"
@@ -135,7 +135,7 @@ def _train(
     work = Timed(together)
     work.resume(checkpoints, case.label)
     told.method(case.label, together.epoch)
-    work.finish(checkpoints, wish, lambda: _tell(told, together))
+    work.finish(checkpoints, interrupt, lambda: _tell(told, together))
     place.took(study, case.label, work.duration(together.epoch, federations.device) | {"runs": len(left)})
     for training, name in zip(together.trainings, left.values(), strict=True):
         result_of(training, training.run).save(place.result(name))
