@@ -18,11 +18,9 @@ from paretograd.cli import experiments as commands
 from paretograd.cli.app import app
 from paretograd.errors import InputError, MissingExtraError, ParameterError, UnknownNameError
 from paretograd.experiments import PAPER, Method, Study, Watch, paper_study, run_study
-from paretograd.experiments.command import command_of
-from paretograd.experiments.files import remove_drafts, write_text
-from paretograd.experiments.folder import StudyFolder
-from paretograd.experiments.names import file_names
-from paretograd.experiments.step_rules import step_size
+from paretograd.experiments.files import file_names, remove_drafts, write_text
+from paretograd.experiments.synthetic.run import StudyFolder
+from paretograd.experiments.synthetic.study import command_of, step_size
 
 SMALL = Study(problem="vlmop2", methods=(Method("mgda", "0.1"), Method("upgrad*", "0.1")), seeds=(24, 42), steps=40)
 

@@ -23,9 +23,9 @@ from support.killing import Killed, Moments, results_in
 from paretograd.descent import archive
 from paretograd.errors import InputError
 from paretograd.experiments import Method, Study, Watch, run_study
-from paretograd.experiments import run as run_module
-from paretograd.experiments.command import command_of
 from paretograd.experiments.files import write_text
+from paretograd.experiments.synthetic import run as run_module
+from paretograd.experiments.synthetic.study import command_of
 
 #: One rule of each kind: without a state, with a position, and with a generator of random numbers.
 RULES = ("mgda", "mas-rand", "rgw")
@@ -108,7 +108,7 @@ def test_overwriting_killed_half_way_leaves_no_mixture(tmp_path, monkeypatch):
     run_study(STUDY, tmp_path)
     other = replace(STUDY, steps=50)
     with monkeypatch.context() as patch:
-        patch.setattr("paretograd.experiments.folder.write_config", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr("paretograd.experiments.synthetic.run.write_config", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             run_study(other, tmp_path, overwrite=True)
     with pytest.raises(InputError, match="steps: 60 there, 50 here"):

@@ -37,15 +37,12 @@ from paretograd.experiments.fairness import (
 )
 from paretograd.experiments.fairness import run as run_module
 from paretograd.experiments.fairness.__main__ import main
-from paretograd.experiments.fairness.own_data import OwnData
-from paretograd.experiments.fairness.paper import PUBLISHED
+from paretograd.experiments.fairness.report import write_fairness
 from paretograd.experiments.fairness.result import kept_steps, result_of
-from paretograd.experiments.fairness.study import read_study
-from paretograd.experiments.fairness.table import write
-from paretograd.experiments.fairness.words import close, setting
+from paretograd.experiments.fairness.study import PUBLISHED, OwnData, read_study
+from paretograd.experiments.fairness.table import close, setting, write
 from paretograd.experiments.progress import Bars, Lines, Pace
 from paretograd.problems.fairness import Adult, Rows, fairness_metrics, load_adult
-from paretograd.reports.fairness import write_fairness
 
 ADULT = made_adult(300)
 SMALL = FairnessStudy(methods=("mgda", "mas-rand", "upgrad*"), seeds=(24, 100), steps=12, width=4, lr=0.05, stop=0.0)
@@ -668,7 +665,7 @@ class TestCommands:
         def missing(*_):
             raise pg.MissingExtraError("figures need matplotlib")
 
-        monkeypatch.setattr("paretograd.reports.fairness.write_fairness", missing)
+        monkeypatch.setattr("paretograd.experiments.fairness.report.write_fairness", missing)
         found = command(*self.ARGUMENTS)
         assert found.exit_code == 0
         assert "no report: figures need matplotlib; then run: paretograd report runs/fairness" in found.stderr

@@ -38,21 +38,30 @@ from paretograd.experiments.federated import (
 )
 from paretograd.experiments.federated import run as run_module
 from paretograd.experiments.federated.__main__ import main
-from paretograd.experiments.federated.attack import attacked, draw
-from paretograd.experiments.federated.claims import claims
-from paretograd.experiments.federated.clients import Clients
-from paretograd.experiments.federated.federation import Federation
-from paretograd.experiments.federated.paper import BASELINES, CAPS, CLIPS, PUBLISHED, RHOS, TABLE
-from paretograd.experiments.federated.plan import CENTRAL, CLEAN, PARTS, attack_of
-from paretograd.experiments.federated.rules import CENTRALISED, label_of, rule_of
+from paretograd.experiments.federated.clients import Clients, Federation
+from paretograd.experiments.federated.figures import record_series
+from paretograd.experiments.federated.plan import (
+    BASELINES,
+    CAPS,
+    CENTRAL,
+    CENTRALISED,
+    CLEAN,
+    CLIPS,
+    PARTS,
+    PUBLISHED,
+    RHOS,
+    TABLE,
+    attack_of,
+    label_of,
+    rule_of,
+)
+from paretograd.experiments.federated.report import write_federated
 from paretograd.experiments.federated.study import read_study
-from paretograd.experiments.federated.table import rows, write
-from paretograd.experiments.federated.training import Training
+from paretograd.experiments.federated.table import claims, rows, write
+from paretograd.experiments.federated.training import Training, attacked, draw
 from paretograd.federated import combine_updates
 from paretograd.problems.cifar10 import Images, cnn, partition
 from paretograd.problems.cifar10.model import normalized
-from paretograd.reports.federated import write_federated
-from paretograd.reports.federated.series import record_series
 
 DATA = made_cifar10()
 CAPPED = "capped-mgda(cap=0.1)"
@@ -278,7 +287,7 @@ class TestAttack:
         seen: dict[str, list[tuple[int, int]]] = {}
         for rule in ("mean", "krum"):
             monkeypatch.setattr(
-                "paretograd.experiments.federated.attack.draw",
+                "paretograd.experiments.federated.training.draw",
                 lambda *given, rule=rule: seen.setdefault(rule, []).append(draw(*given)) or draw(*given),
             )
             Training(SMALL, Run(rule, ATTACK, 0), federation).advance(9)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import cross_entropy
 
-from paretograd.experiments.fairness import chain
+from paretograd.experiments.fairness import ensemble
 from paretograd.experiments.federated.clients import Clients
-from paretograd.experiments.federated.fused import FusedPass
-from paretograd.experiments.federated.layout import Layout
+from paretograd.experiments.federated.fused import FusedPass, Layout
 from paretograd.geometry import triton_kernels
 from paretograd.problems.cifar10 import Images, cnn
 from paretograd.problems.cifar10.model import normalized
@@ -38,8 +37,8 @@ def chain_through_a_rectifier() -> None:
     slope = torch.randn(2, 1, 32, generator=draw).expand(-1, 256, -1)
     hidden = torch.randn(2, 256, 32, generator=draw).relu()
     factors = torch.randn(2, 2, 256, generator=draw)
-    plain = chain.through_rectifier(slope, hidden, factors)
-    for wanted, found in zip(plain, chain._fused(slope, hidden, factors), strict=True):
+    plain = ensemble.through_rectifier(slope, hidden, factors)
+    for wanted, found in zip(plain, ensemble._fused(slope, hidden, factors), strict=True):
         _close(found, wanted, 1e-6)
 
 

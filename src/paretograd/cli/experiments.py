@@ -15,13 +15,13 @@ from paretograd.cli.options import read_methods, read_parameters, read_seeds
 from paretograd.cli.summary import places, summary
 from paretograd.errors import InputError, MissingExtraError
 from paretograd.experiments import PAPER, Results, Study, paper_study, run_study
-from paretograd.experiments.command import command_of, title_of
-from paretograd.experiments.config import read_config, versions
 from paretograd.experiments.fairness import read_results as read_fairness
 from paretograd.experiments.federated import read_results as read_federated
+from paretograd.experiments.folder import read_config, versions
 from paretograd.experiments.progress import Bars
-from paretograd.experiments.run import read_study
-from paretograd.experiments.words import ends, for_page
+from paretograd.experiments.synthetic.run import read_study
+from paretograd.experiments.synthetic.study import command_of, title_of
+from paretograd.experiments.synthetic.table import ends, for_page
 
 Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to write; runs/NAME if not given.")]
 Resume = Annotated[

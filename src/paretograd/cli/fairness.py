@@ -13,10 +13,10 @@ from rich.text import Text
 
 from paretograd.cli import trained
 from paretograd.cli.summary import table_of
-from paretograd.experiments.config import read_config
-from paretograd.experiments.fairness import FairnessResults, words
+from paretograd.experiments.fairness import FairnessResults, table
 from paretograd.experiments.fairness.run import run_fairness
 from paretograd.experiments.fairness.study import read_study
+from paretograd.experiments.folder import read_config
 
 _PANEL = "For fairness"
 #: Columns of a terminal that has room for all.
@@ -56,7 +56,7 @@ def run(
 
 def draw(results: FairnessResults) -> list[Path]:
     """Write figures and page; needs the extra ``report``."""
-    from paretograd.reports.fairness import write_fairness
+    from paretograd.experiments.fairness.report import write_fairness
 
     return write_fairness(results, _details(results))
 
@@ -67,14 +67,14 @@ def _summary(results: FairnessResults, width: int) -> Group:
     wide = width >= _WIDE
     differences = "In brackets: the difference from the paper." if wide else "table.md has the paper's values, too."
     return Group(
-        Text(words.title(study), style="bold"),
-        Text(words.setting(study)),
-        Text(f"{words.heading(study)} {differences}"),
+        Text(table.title(study), style="bold"),
+        Text(table.setting(study)),
+        Text(f"{table.heading(study)} {differences}"),
         Text(""),
-        table_of([_compact(row, wide) for row in words.for_people(found)]),
+        table_of([_compact(row, wide) for row in table.for_people(found)]),
         Text(""),
-        Text(words.legend(study), style="dim"),
-        *(Text(remark) for remark in words.notes(study, found, results.methods)),
+        Text(table.legend(study), style="dim"),
+        *(Text(remark) for remark in table.notes(study, found, results.methods)),
     )
 
 
@@ -92,8 +92,8 @@ def _details(results: FairnessResults) -> Mapping[str, str]:
     study, durations = results.study, read_config(results.folder / "config.json").get("durations", {})
     speeds = [f"{label} {found['ms_per_step']:.2f} ms ({found['device']})" for label, found in durations.items()]
     return {
-        "protocol": words.setting(study),
-        "a run ends at the first of": words.ends(study),
+        "protocol": table.setting(study),
+        "a run ends at the first of": table.ends(study),
         **trained.details(results.folder),
         "a step of all seeds took": ", ".join(speeds),
         "command": study.command(),

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from paretograd.cli import trained
 from paretograd.cli.summary import table_of
-from paretograd.experiments.config import read_config
-from paretograd.experiments.federated import FederatedResults, words
+from paretograd.experiments.federated import FederatedResults, table
 from paretograd.experiments.federated.plan import PARTS
 from paretograd.experiments.federated.run import run_federated
 from paretograd.experiments.federated.study import read_study
+from paretograd.experiments.folder import read_config
 
 _PANEL = "For federated"
 #: Columns of a terminal that has room for all.
@@ -65,7 +65,7 @@ def run(
 
 def draw(results: FederatedResults) -> list[Path]:
     """Write figures and page; needs the extra ``report``."""
-    from paretograd.reports.federated import write_federated
+    from paretograd.experiments.federated.report import write_federated
 
     return write_federated(results, _details(results))
 
@@ -74,17 +74,17 @@ def _summary(results: FederatedResults, width: int) -> Group:
     """Title, tables, legend and remarks; a narrow terminal has no room for all columns."""
     study, found = results.study, results.rows
     parts: list[Any] = []
-    for title, rows in words.tables(study, found).items():
+    for title, rows in table.tables(study, found).items():
         shown = [_fitting(row, width) for row in rows]
         parts += [Text(title, style="bold"), table_of(shown), Text("")]
     return Group(
-        Text(words.TITLE, style="bold"),
-        Text(words.setting_in_words(study)),
-        Text(words.heading(study)),
+        Text(table.TITLE, style="bold"),
+        Text(table.setting_in_words(study)),
+        Text(table.heading(study)),
         Text(""),
         *parts,
-        Text(words.legend(study), style="dim"),
-        *(Text(remark) for remark in words.notes(study, found, results.runs)),
+        Text(table.legend(study), style="dim"),
+        *(Text(remark) for remark in table.notes(study, found, results.runs)),
     )
 
 
@@ -99,7 +99,7 @@ def _details(results: FederatedResults) -> Mapping[str, str]:
     each = sorted(took / found["runs"] for took, found in zip(seconds, durations, strict=True))
     took = f"{each[0]:.1f} to {each[-1]:.1f} s; all {sum(seconds) / 60:.1f} min" if seconds else ""
     return {
-        "protocol": words.setting_in_words(results.study),
+        "protocol": table.setting_in_words(results.study),
         **trained.details(results.folder),
         "a run's share of the time": took,
         "command": results.study.command(),

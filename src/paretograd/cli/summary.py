@@ -10,9 +10,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from paretograd.experiments import words
-from paretograd.experiments.command import title_of
-from paretograd.experiments.run import Results
+from paretograd.experiments.synthetic import table as words
+from paretograd.experiments.synthetic.run import Results
+from paretograd.experiments.synthetic.study import title_of
 
 _LEFT = ("method", "theorem", "ended by")
 #: So that the table fits 80 columns.

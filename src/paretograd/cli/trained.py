@@ -13,7 +13,7 @@ from rich.text import Text
 
 from paretograd.cli.console import console
 from paretograd.errors import MissingExtraError
-from paretograd.experiments.config import read_config
+from paretograd.experiments.folder import read_config
 from paretograd.experiments.progress import Bars
 
 _PANEL = "For fairness and federated"

@@ -4,9 +4,9 @@
 >>> results = run_study(paper_study("vlmop2"), "runs/vlmop2")  # doctest: +SKIP
 """
 
-from paretograd.experiments.paper import PAPER, paper_study
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.run import Results, run_study
-from paretograd.experiments.study import Method, Study
+from paretograd.experiments.study import Method
+from paretograd.experiments.synthetic.run import Results, run_study
+from paretograd.experiments.synthetic.study import PAPER, Study, paper_study
 
 __all__ = ["PAPER", "Method", "Results", "Study", "Watch", "paper_study", "run_study"]

@@ -1,9 +1,10 @@
-"""Text on disk: whole or not at all."""
+"""Text on disk, whole or not at all, and the names of files."""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -44,3 +45,20 @@ def remove_drafts(folder: Path) -> None:
     """Remove what writes that were killed have left: ``.name.pid.part``."""
     for draft in folder.glob(".*.part"):
         draft.unlink(missing_ok=True)
+
+
+_LONGEST = 60
+
+
+def file_names(labels: Sequence[str]) -> tuple[str, ...]:
+    """``nash-mtl-star`` for ``Nash-MTL*``: lower case, no sign that a shell or a file system minds, all different."""
+    names: list[str] = []
+    for label in labels:
+        words = label.lower().replace("*", "-star").replace("+", "-plus")
+        base = re.sub(r"[^a-z0-9.]+", "-", words).strip("-.")[:_LONGEST] or "method"
+        name, number = base, 1
+        while name in names:
+            number += 1
+            name = f"{base}-{number}"
+        names.append(name)
+    return tuple(names)

@@ -1,24 +1,103 @@
-"""A study's folder: where things lie, who may write there, and what is there already."""
+"""A study's folder: its configuration, where files lie, who may write there, and what is there already."""
 
 from __future__ import annotations
 
+import json
 import os
+import platform
+import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from paretograd.descent.trajectory import Trajectory
+import numpy as np
+import torch
+
+from paretograd.descent.interrupts import Interrupt, held_interrupts
 from paretograd.errors import InputError
-from paretograd.experiments.command import command_of
-from paretograd.experiments.config import Described, differences, new_session, read_config, versions, write_config
-from paretograd.experiments.files import remove_drafts
+from paretograd.experiments.device import device_name
+from paretograd.experiments.files import remove_drafts, write_text
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.study import Study
 
-#: Steps between two rows of ``metrics.csv``, if not told otherwise.
-_METRICS_EVERY = 10
+#: Version of the file's content.
+SCHEMA = 1
+_KEYS = {"schema", "study", "command", "sessions"}
+
+
+class Described(Protocol):
+    """A study of any kind, as its folder knows it."""
+
+    def plain(self) -> dict[str, Any]:
+        """The study as JSON has it."""
+
+    def files(self) -> tuple[str, ...]:
+        """What the files of the methods are called, without a suffix."""
+
+
+def versions() -> dict[str, str]:
+    """What computes."""
+    from paretograd import __version__  # not at the top: the package is being imported then
+
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "paretograd": __version__,
+    }
+
+
+def new_session() -> dict[str, Any]:
+    """When work was done, and by what."""
+    return {"time": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
+
+
+def write_config(
+    path: Path, study: Described, command: str, sessions: list[dict[str, Any]], more: Mapping[str, Any]
+) -> None:
+    """Write the file, whole or not at all, with what only studies of this kind have."""
+    content = {"schema": SCHEMA, "command": command, "study": study.plain(), **more, "sessions": sessions}
+    write_text(path, [json.dumps(content, indent=2)])
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read the file; what is not one of ours is an `InputError`."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged, or not a study's: {error}. Choose another folder") from None
+    if not isinstance(found, dict) or not isinstance(found.get("study"), dict) or _KEYS - set(found):
+        raise InputError(f"{path} is not the configuration of a study; choose another folder")
+    if found["schema"] != SCHEMA:
+        raise InputError(f"{path} has schema {found['schema']!r}; this version reads {SCHEMA}. Choose another folder")
+    sessions, every = found["sessions"], found.get("metrics_every", 1)
+    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
+        raise InputError(f"{path} is damaged: sessions is no list of sessions. Choose another folder")
+    if type(every) is not int or every < 1:
+        raise InputError(f"{path} is damaged: metrics_every is {every!r}. Choose another folder")
+    return found
+
+
+def differences(there: dict[str, Any], study: Described) -> list[str]:
+    """What the study in a file has otherwise, in words."""
+    here = json.loads(json.dumps(study.plain()))
+    return [
+        f"{key.replace('_', ' ')}: {_shown(there.get(key))} there, {_shown(here.get(key))} here"
+        for key in sorted({*here, *there})
+        if there.get(key) != here.get(key)
+    ]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
+        return ", ".join(f"{entry.get('rule')} (lr {entry.get('lr')})" for entry in value)
+    return json.dumps(value)
+
+
 #: What studies of any kind write, by folder.
 _WRITTEN = {name: {".npz"} for name in ("checkpoints", "trajectories", "methods", "runs")} | {
     "figures": {".png", ".svg"}
@@ -142,45 +221,91 @@ class Folder:
             os.close(handle)
 
 
-class StudyFolder(Folder):
-    """The folder of a study on a test problem.
+Data = TypeVar("Data")
 
-    Attributes:
-        metrics: what can be plotted.
-    """
 
-    results = "trajectories"
+class Commanded(Described, Protocol):
+    """A study that knows the command which makes it."""
 
-    def __init__(self, path: str | Path) -> None:
-        super().__init__(path)
-        self.metrics = self.path / "metrics.csv"
+    def command(self) -> str:
+        """The command line."""
 
-    def open(self, study: Study, metrics_every: int | None, overwrite: bool, told: Watch) -> int:
-        """Write or update the configuration; returns how metrics are thinned."""
-        self.clear(overwrite)
-        if overwrite or not self.config.exists():
-            thinning = _METRICS_EVERY if metrics_every is None else metrics_every
-            self._write(study, thinning, [new_session()])
-            return thinning
-        found = read_config(self.config)
-        before = found.get("metrics_every", _METRICS_EVERY)
-        thinning, left = before if metrics_every is None else metrics_every, not self.finished(study)
-        if left:
-            self.warn_of_versions(found["sessions"], told)
-        if left or before != thinning:
-            self._write(study, thinning, found["sessions"] + [new_session()] * left)
-        return int(thinning)
 
-    def _write(self, study: Study, metrics_every: int, sessions: list[dict[str, Any]]) -> None:
-        write_config(self.config, study, command_of(study), sessions, {"metrics_every": metrics_every})
+class Trainable(Commanded, Protocol):
+    """A study whose rules can be tried."""
 
-    def load(self, name: str, label: str, study: Study) -> Trajectory:
-        """The trajectory of a method that is done; a damaged one is refused with the way out."""
-        path = self.result(name)
-        try:
-            found = Trajectory.load(path)
-            if found.seeds != study.seeds or found.problem != study.problem:
-                raise InputError(f"{path} is of another study: {found!r}")
-        except InputError as error:
-            raise InputError(f"{error}. Remove it, and --resume runs {label} again") from None
+    def rehearse(self) -> None:
+        """Raise if some rule cannot work."""
+
+
+class TrainingFolder(Folder):
+    """Paths of its files, and its configuration."""
+
+    @contextmanager
+    def at_work(
+        self,
+        study: Trainable,
+        load: Callable[[], Data],
+        device: torch.device,
+        told: Watch,
+        resume: bool,
+        overwrite: bool,
+    ) -> Iterator[tuple[Data | None, Interrupt]]:
+        """Open the folder for a study, alone; what cannot work raises before anything is written.
+
+        Args:
+            study: what is run.
+            load: its data, which are needed where something is left to train.
+            device: to train on.
+            told: what happens.
+            resume: go on with what is there.
+            overwrite: remove what is there.
+
+        Yields:
+            the data, or None if all is done; and the interrupt.
+        """
+        self.check(study, resume, overwrite)
+        study.rehearse()
+        data = load() if overwrite or not self.finished(study) else None
+        with self.locked(), held_interrupts(signal.SIGINT, signal.SIGTERM) as interrupt:
+            self.check(study, resume, overwrite)  # it may have been someone else's until now
+            self.open(study, overwrite, device_name(device), told)
+            yield data, interrupt
+
+    def plain_study(self) -> dict[str, Any]:
+        """The study that lies here, as JSON has it."""
+        if not self.config.exists():
+            raise InputError(f"{self.path} holds no study: there is no {self.config.name} in it")
+        found: dict[str, Any] = read_config(self.config)["study"]
         return found
+
+    def open(self, study: Commanded, overwrite: bool, device: str, told: Watch) -> None:
+        """Write or update the configuration."""
+        self.clear(overwrite)
+        session = new_session() | {"device": device}
+        if overwrite or not self.config.exists():
+            self._write(study, [session], {})
+        elif not self.finished(study):
+            found = read_config(self.config)
+            sessions = found["sessions"]
+            self.warn_of_versions(sessions, told)
+            if sessions and sessions[-1].get("device") != device:
+                told.note(
+                    f"{self.path} was begun on another device ({sessions[-1].get('device')}): last digits may differ "
+                    "from those of a run that was not interrupted"
+                )
+            self._write(study, [*sessions, session], self.durations())
+        if not self.finished(study):  # the checkpoints are large, and of no use to others
+            write_text(self.path / "checkpoints" / ".gitignore", ["*"])
+
+    def durations(self) -> dict[str, Any]:
+        """Seconds of each method, and what it was trained on, by label."""
+        found = read_config(self.config).get("durations", {})
+        return dict(found) if isinstance(found, dict) else {}
+
+    def took(self, study: Commanded, label: str, duration: Mapping[str, Any]) -> None:
+        """Write down how long a method took."""
+        self._write(study, read_config(self.config)["sessions"], self.durations() | {label: dict(duration)})
+
+    def _write(self, study: Commanded, sessions: list[dict[str, Any]], durations: dict[str, Any]) -> None:
+        write_config(self.config, study, study.command(), sessions, {"durations": durations})

@@ -1,33 +1,27 @@
-"""What a study is: methods, a problem, seeds and when to stop, as plain data that a file can hold."""
+"""What studies of every kind share: methods, seeds and labels, and the study as plain data that a file can hold."""
 
 from __future__ import annotations
 
-import warnings
+import hashlib
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
+from paretograd.aggregators.notation import split_list
 from paretograd.aggregators.registry import parse_aggregators
 from paretograd.checks import whole_number
-from paretograd.descent import DescentWarning
-from paretograd.descent.run import Descent
-from paretograd.errors import InputError, ParameterError, ParetogradError
-from paretograd.experiments.names import file_names
-from paretograd.experiments.step_rules import step_size
-from paretograd.problems.base import Problem
-from paretograd.problems.registry import problem
+from paretograd.errors import InputError, ParameterError
 
-#: Gamma that the table counts iterations to where the study does not stop at one.
-TARGET = 0.01
 #: Seed of rules that draw random numbers, unless the rule is written with one.
 _RULE_SEED = 0
 #: The largest that torch, numpy and files of results all take.
 _LARGEST_SEED = 2**63 - 1
-_DTYPES = ("float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -48,113 +42,6 @@ class Method:
         if len(rules) != 1:
             raise ParameterError(f"a method has one rule; {self.rule!r} names {len(rules)}")
         return rules[0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Study:
-    """Several methods on one problem, each from the same starts.
-
-    Attributes:
-        problem: its name.
-        methods: what is compared.
-        seeds: one start for each, by `Problem.start`.
-        steps: at most this many.
-        parameters: of the problem, such as ``{"n": 4}``.
-        figure_seed: the run that figures and final losses show; None takes the first seed.
-        stop_gamma: a run stops where its gamma is below this; 0 for no such rule.
-        stop_norm: a run stops where its direction is shorter than this; 0 for no such rule.
-        dtype: of points, losses and gradients, ``float32`` or ``float64``.
-    """
-
-    problem: str
-    methods: tuple[Method, ...]
-    seeds: tuple[int, ...] = (0,)
-    steps: int = 10_000
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    figure_seed: int | None = None
-    stop_gamma: float = 0.01
-    stop_norm: float = 0.01
-    dtype: str = "float64"
-
-    def __post_init__(self) -> None:
-        whole_number("study", "steps", self.steps)
-        if not self.methods:
-            raise ParameterError("a study has at least one method, such as Method('mgda')")
-        seeds = checked_seeds(self.seeds)
-        if self.figure_seed is not None and self.figure_seed not in seeds:
-            raise ParameterError(
-                f"the figure's seed {self.figure_seed} is none of the seeds {', '.join(map(str, seeds))}"
-            )
-        if self.dtype not in _DTYPES:
-            raise ParameterError(f"dtype={self.dtype!r}: use {' or '.join(_DTYPES)}")
-
-    @property
-    def shown_seed(self) -> int:
-        """The seed that figures and final losses show."""
-        return self.seeds[0] if self.figure_seed is None else self.figure_seed
-
-    @property
-    def target(self) -> float:
-        """Gamma that the table counts iterations to."""
-        return self.stop_gamma or TARGET
-
-    @property
-    def lr(self) -> str:
-        """The step size that most methods have."""
-        return Counter(method.lr for method in self.methods).most_common(1)[0][0]
-
-    def make_problem(self) -> Problem:
-        """The problem itself."""
-        return problem(self.problem, **self.parameters)
-
-    def labels(self) -> tuple[str, ...]:
-        """What tables and figures call the methods: the paper's names, with what tells two of one name apart."""
-        return labels_of(self.methods, self.lr)
-
-    def files(self) -> tuple[str, ...]:
-        """What the files of the methods are called, without a suffix."""
-        return file_names(self.labels())
-
-    def descent(self, method: Method) -> Descent:
-        """The loop of one method, at its start."""
-        return Descent(
-            self.make_problem(),
-            method.aggregator(),
-            step_size(method.lr),
-            self.steps,
-            seeds=self.seeds,
-            stop_gamma=self.stop_gamma,
-            stop_norm=self.stop_norm,
-            dtype=getattr(torch, self.dtype),
-        )
-
-    def rehearse(self) -> None:
-        """Take one step with every method, so that what cannot work fails before anything is written."""
-        self.make_problem()
-        for label, method in zip(self.labels(), self.methods, strict=True):
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", DescentWarning)
-                    self.descent(method).advance(1)
-            except ParetogradError as error:
-                raise ParameterError(f"{label} cannot run on {self.problem}: {error}") from None
-
-    def plain(self) -> dict[str, Any]:
-        """The study as JSON has it."""
-        return asdict(self) | {
-            "parameters": dict(self.parameters),
-            "methods": [asdict(method) for method in self.methods],
-            "seeds": list(self.seeds),
-        }
-
-    @classmethod
-    def from_plain(cls, found: Mapping[str, Any]) -> Study:
-        """What `plain` returned."""
-        try:
-            methods = tuple(Method(**method) for method in found["methods"])
-            return cls(**dict(found) | {"methods": methods, "seeds": tuple(found["seeds"])})
-        except (KeyError, TypeError) as error:
-            raise InputError(f"this is not the configuration of a study on a test problem: {error}") from None
 
 
 def checked_seeds(given: object) -> list[int]:
@@ -190,3 +77,80 @@ def _inside(rule: str) -> str:
     """`` (cap=0.2)`` of ``capped-mgda(cap=0.2)*``."""
     _, opened, rest = rule.partition("(")
     return f" ({rest.rpartition(')')[0]})" if opened else ""
+
+
+Kind = TypeVar("Kind")
+
+
+def settle(study: Any, values: Mapping[str, Any]) -> None:
+    """Give a frozen study plain values for those that a caller gave: numbers of numpy and ranges are in no file."""
+    for name, value in values.items():
+        object.__setattr__(study, name, value)
+
+
+def to_plain(study: Any, experiment: str) -> dict[str, Any]:
+    """A study as JSON has it, under the name of its experiment; ``own_data`` only where there are such data."""
+    values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(study).items()}
+    if not study.own_data:
+        del values["own_data"]
+    return {"experiment": experiment} | values
+
+
+def from_plain(
+    kind: type[Kind], found: Mapping[str, Any], experiment: str, lists: Mapping[str, Callable[[Any], Any]]
+) -> Kind:
+    """What `to_plain` returned.
+
+    Args:
+        kind: class of the study.
+        found: its plain values.
+        experiment: their name.
+        lists: for each attribute that is a tuple, what makes one of its entries.
+    """
+    names = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
+    if found.get("experiment") != experiment or {*found, "own_data"} - {"experiment"} != names:
+        raise InputError(f"this is not the configuration of a {experiment} study")
+    try:
+        tuples = {name: tuple(make(entry) for entry in found[name]) for name, make in lists.items()}
+        return kind(**{name: found[name] for name in names & set(found)} | tuples)
+    except TypeError as error:
+        raise InputError(f"this is not the configuration of a {experiment} study: {error}") from None
+
+
+def others(study: Any, base: Any) -> list[str]:
+    """Attributes in which two studies differ."""
+    return [entry.name for entry in fields(study) if getattr(study, entry.name) != getattr(base, entry.name)]
+
+
+def command_line(study: Any, experiment: str, names: Sequence[str], flags: Sequence[str] = ()) -> str:
+    """The command that makes a study, with an option for each of these attributes."""
+    options = [word for name in names if name != "tf32" for word in (f"--{name}", written(getattr(study, name)))]
+    last = ["--no-tf32"] if "tf32" in names else []
+    return shlex.join(["paretograd", "reproduce", experiment, *flags, *options, *last])
+
+
+def call(study: Any, function: str) -> str:
+    """The call that makes a study for which there is no command."""
+    return f"paretograd.experiments.{function}({study!r}, FOLDER{', data=DATA' if study.own_data else ''})"
+
+
+def written(value: object) -> str:
+    """A value as an option of the command has it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def read_seeds(text: str, such_as: str) -> tuple[int, ...]:
+    """Seeds from numbers separated by commas."""
+    try:
+        return tuple(int(part) for part in split_list(text))
+    except ValueError:
+        raise InputError(f"--seeds {text!r}: write numbers separated by commas, such as {such_as}") from None
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """SHA-256 of types, shapes and bytes."""
+    digest = hashlib.sha256()
+    for values in tensors:
+        digest.update(f"{values.dtype} {tuple(values.shape)} ".encode())
+        digest.update(values.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

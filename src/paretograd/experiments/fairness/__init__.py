@@ -6,8 +6,7 @@
 >>> results = run_fairness(FairnessStudy(methods=("mgda",), steps=200), "runs/fairness")  # doctest: +SKIP
 """
 
-from paretograd.experiments.fairness.folder import load_classifiers
-from paretograd.experiments.fairness.result import MethodResult
+from paretograd.experiments.fairness.result import MethodResult, load_classifiers
 from paretograd.experiments.fairness.run import FairnessResults, read_results, run_fairness
 from paretograd.experiments.fairness.study import FairnessStudy
 

@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from paretograd.descent.interrupts import Interrupt
-from paretograd.experiments.checkpoint import Checkpoints, checked_interval
 from paretograd.experiments.device import Device, find_device
 from paretograd.experiments.fairness import table
-from paretograd.experiments.fairness.folder import FairnessFolder
-from paretograd.experiments.fairness.own_data import OwnData
-from paretograd.experiments.fairness.result import MethodResult, result_of
-from paretograd.experiments.fairness.study import FairnessStudy
+from paretograd.experiments.fairness.result import FairnessFolder, MethodResult, result_of
+from paretograd.experiments.fairness.study import FairnessStudy, OwnData
 from paretograd.experiments.fairness.training import Training
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.timed import Timed
+from paretograd.experiments.work import Checkpoints, Timed, checked_interval
 from paretograd.problems.fairness import Adult, Rows, load_adult
 
 

@@ -1,11 +1,11 @@
-"""What is trained: rules, seeds, steps and the two choices of the benchmark, as plain data that a file can hold."""
+"""What is trained: rules, seeds, steps and the two choices of the benchmark, with the paper's protocol and table."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -13,24 +13,140 @@ import torch
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.notation import split_list
 from paretograd.checks import as_number, whole_number
-from paretograd.errors import ParameterError, ParetogradError
-from paretograd.experiments.fairness.own_data import OwnData
-from paretograd.experiments.fairness.paper import BEYOND, FIGURE_SEED, LR, SEEDS, STEPS, STOP, TABLE, UNSTABLE
+from paretograd.errors import InputError, ParameterError, ParetogradError, ShapeError
 from paretograd.experiments.fairness.training import Setting
-from paretograd.experiments.names import file_names
-from paretograd.experiments.plain import (
+from paretograd.experiments.files import file_names
+from paretograd.experiments.study import (
+    Method,
     call,
+    checked_seeds,
     command_line,
+    fingerprint,
     from_plain,
+    labels_of,
     others,
     read_seeds,
     settle,
     to_plain,
     written,
 )
-from paretograd.experiments.study import Method, checked_seeds, labels_of
+from paretograd.problems.fairness import Adult, Rows
 from paretograd.problems.fairness.adult import Scaling
-from paretograd.problems.fairness.objectives import Gaps
+from paretograd.problems.fairness.objectives import Gaps, check_binary
+
+#: Rows of the paper's table, in its order.
+TABLE = (
+    *("mgda", "nash-mtl*", "dualproj", "dualproj*", "upgrad", "upgrad*"),
+    *("mas-rand", "mas-rr(1000)", "mas-rr(2500)"),
+)
+#: Not in the table, since its steps do not shrink; in the figure that shows it.
+UNSTABLE = ("nash-mtl",)
+#: Rules that the paper does not train here.
+BEYOND = ("mean", "cagrad", "fairgrad", "power-mean", "capped-mgda(cap=0.5)", "greedy-dcp", "pcgrad+")
+
+SEEDS = (24, 42, 64, 100)
+STEPS = 40_000
+LR = 0.005
+STOP = 1e-3
+#: The seed of the paper's figure of mixed schedules.
+FIGURE_SEED = 100
+
+
+class Published(NamedTuple):
+    """Means and sample standard deviations over four seeds, in percent."""
+
+    accuracy: tuple[float, float]
+    deo1: tuple[float, float]
+    deo2: tuple[float, float]
+
+
+#: By the labels of the methods.
+PUBLISHED = {
+    "MGDA": Published((75.70, 0.06), (61.04, 0.59), (7.56, 0.28)),
+    "Nash-MTL*": Published((76.19, 0.11), (58.96, 0.96), (7.08, 0.41)),
+    "DualProj": Published((79.02, 0.11), (53.97, 0.37), (6.20, 0.06)),
+    "DualProj*": Published((78.55, 0.05), (53.69, 0.30), (6.63, 0.08)),
+    "UPGrad": Published((77.66, 0.11), (62.36, 0.58), (6.97, 0.06)),
+    "UPGrad*": Published((76.75, 0.08), (60.18, 0.70), (7.37, 0.06)),
+    "MAS-Rand": Published((76.42, 0.07), (60.90, 0.48), (7.45, 0.10)),
+    "MAS-RR(1k)": Published((76.41, 0.09), (60.94, 0.57), (7.48, 0.12)),
+    "MAS-RR(2.5k)": Published((76.25, 0.07), (60.56, 0.63), (7.69, 0.12)),
+}
+
+#: Methods of the paper's figures, by label: the non-conflicting rules, and the schedules with their pool; ``{seed}`` is
+#: the one that is shown.
+FIGURES = {
+    # Nash-MTL, whose losses jump, lies behind the others.
+    "fairness_two_1": ("Nash-MTL", "Nash-MTL*", "MGDA", "UPGrad", "UPGrad*", "DualProj", "DualProj*"),
+    "fairness_mixed_seed{seed}": (
+        *("MGDA", "Nash-MTL*", "UPGrad*", "DualProj*"),
+        *("MAS-Rand", "MAS-RR(1k)", "MAS-RR(2.5k)"),
+    ),
+}
+
+
+_PARTS = ("train", "validation", "test")
+_PRECISIONS = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """What a folder keeps of data that are not Adult.
+
+    Attributes:
+        features: columns.
+        rows: to train on, to validate, to test.
+        sha256: of shapes, types and bytes of all nine tensors.
+    """
+
+    features: int
+    rows: tuple[int, int, int]
+    sha256: str
+
+    @classmethod
+    def of(cls, data: Adult) -> OwnData:
+        """Check the data, and describe them."""
+        parts = {name: getattr(data, name) for name in _PARTS}
+        for name, rows in parts.items():
+            _check(name, rows, data.train)
+        counts = len(data.train.labels), len(data.validation.labels), len(data.test.labels)
+        known_by = fingerprint(values for rows in parts.values() for values in rows)
+        return cls(data.train.features.shape[1], counts, known_by)
+
+    @classmethod
+    def from_plain(cls, found: Any) -> OwnData:
+        """What JSON has of it; an `InputError` if it is something else."""
+        try:
+            train, validation, test = map(int, found["rows"])
+            return cls(int(found["features"]), (train, validation, test), str(found["sha256"]))
+        except (LookupError, TypeError, ValueError):
+            raise InputError(
+                f"this is not the configuration of a fairness study: its data are described as {found!r}"
+            ) from None
+
+
+def _check(name: str, rows: Rows, train: Rows) -> None:
+    features, labels, groups = rows
+    if features.ndim != 2 or not features.shape[:1] == labels.shape == groups.shape or not features.numel():
+        raise ShapeError(
+            f"{name}: features have shape (N, F), labels and groups (N,), with at least one row and column; got "
+            f"{tuple(features.shape)}, {tuple(labels.shape)} and {tuple(groups.shape)}"
+        )
+    if features.dtype not in _PRECISIONS:
+        raise InputError(
+            f"{name} features: {features.dtype}; training is in torch.float32 or torch.float64. Convert them, for "
+            "instance with torch.as_tensor(features, dtype=torch.float32)"
+        )
+    for what, here, there in (
+        ("of one type", features.dtype, train.features.dtype),
+        ("with as many columns", features.shape[1], train.features.shape[1]),
+    ):
+        if here != there:
+            raise InputError(f"all features are {what}; {name} features have {here}, train features {there}")
+    if not features.isfinite().all():
+        raise InputError(f"{name} features: {int((~features.isfinite()).sum())} entries are not finite; all must be")
+    check_binary(**{f"{name} labels": labels, f"{name} groups": groups})
+
 
 #: Gradients of three objectives for a rehearsal, in conflict.
 _TRIAL = ((2.0, -1.0, 0.5), (-1.0, 1.0, 0.1), (0.5, 0.1, 3.0))

@@ -1,19 +1,150 @@
-"""The table of a fairness study: one row for each method, as data and as two files."""
+"""The table of a fairness study: as data, as two files, and as people read it."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from paretograd.experiments.fairness.folder import FairnessFolder
-from paretograd.experiments.fairness.paper import PUBLISHED
-from paretograd.experiments.fairness.result import MethodResult
-from paretograd.experiments.fairness.study import FairnessStudy
-from paretograd.experiments.fairness.words import for_people, heading, legend, notes, title
+from paretograd.descent import Stop
+from paretograd.experiments.fairness.result import FairnessFolder, MethodResult
+from paretograd.experiments.fairness.study import PUBLISHED, STEPS, FairnessStudy
 from paretograd.experiments.files import in_markdown, markdown_table, write_csv, write_text
+
+#: Headings of the measures.
+_NAMES = {"accuracy": "accuracy", "deo1": "DEO1", "deo2": "DEO2"}
+#: Percentage points from the paper's means that count as the same.
+CLOSE = {"accuracy": 1.0, "deo1": 3.0, "deo2": 3.0}
+
+
+def for_people(found: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Texts by the headings that people read."""
+    compared = any(row["accuracy_paper"] is not None for row in found)
+    return [_shown(row, compared) for row in found]
+
+
+def _shown(row: Mapping[str, Any], compared: bool) -> dict[str, str]:
+    shown = {"method": str(row["method"])}
+    for measure, name in _NAMES.items():
+        shown[name] = _with_deviation(row[f"{measure}_mean"], row[f"{measure}_std"])
+        if compared:
+            shown[f"paper's {name}"] = _with_deviation(row[f"{measure}_paper"], row[f"{measure}_paper_std"])
+            difference = row[f"{measure}_difference"]
+            known = difference is not None and not math.isnan(difference)
+            shown[f"{name} difference"] = f"{difference:+.2f}" if known else ""
+    return shown | {"steps": steps(row), "ended by": str(row["ended_by"])}
+
+
+def for_page(found: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
+    """Numbers and texts by headings that stand alone, for a page that can align them."""
+    return [
+        {
+            **shown,
+            "theorem": (row["theorem"] or "none").partition(" (")[0],
+            **{f"final f{k}": row[f"final_f{k}_mean"] for k in (1, 2, 3)},
+            "last γ": row["last_gamma_mean"],
+            "steps with a conflict": row["conflicting_steps"],
+        }
+        for row, shown in zip(found, for_people(found), strict=True)
+    ]
+
+
+def title(study: FairnessStudy) -> str:
+    """What was done, and on which data."""
+    return f"Fair classification on {'own data' if study.own_data else 'Adult'}"
+
+
+def heading(study: FairnessStudy) -> str:
+    """What the numbers are, in one sentence."""
+    count = len(study.seeds)
+    over = f"Mean and sample standard deviation over {count} seeds" if count > 1 else f"Seed {study.seeds[0]}"
+    return f"{over}, in percent of the test rows."
+
+
+def ends(study: FairnessStudy) -> str:
+    """The stop rules."""
+    limits = [f"gamma < {study.stop:g}", f"|d| < {study.stop:g}"] if study.stop else []
+    return ", ".join([*limits, f"{study.steps:,} steps"])
+
+
+def legend(study: FairnessStudy) -> str:
+    """What the words mean."""
+    if study.own_data:
+        return (
+            "DEO1 and DEO2: difference between the two groups of the share that is classified as 1, among the rows "
+            "with label 1 and among those with label 0; lower is fairer. A run ends at the first of: "
+            f"{ends(study)}; ended by says which."
+        )
+    return (
+        "DEO1 and DEO2: difference between men and women of the share that is classified as earning above 50K, among "
+        "those who do and among those who do not; lower is fairer. difference: ours less the paper's, in percentage "
+        f"points. A run ends at the first of: {ends(study)}; ended by says which."
+    )
+
+
+def notes(study: FairnessStudy, found: Sequence[Mapping[str, Any]], methods: Mapping[str, MethodResult]) -> list[str]:
+    """What one should know before comparing with the paper, and what went wrong."""
+    made = []
+    changed = study.changes()
+    if changed and not study.own_data:
+        settings = ", ".join(f"{name} {value}" for name, value in changed.items())
+        made.append(f"This is not the paper's protocol ({settings}): its values stand here for orientation only.")
+    missing = [label for label in study.labels() if label not in methods]
+    if missing:
+        made.append(f"Not trained yet: {', '.join(missing)}.")
+    near, far = close(found)
+    limits = "1 point of accuracy and 3 of DEO1 and DEO2"
+    if not changed and near:
+        made.append(f"Within {limits} of the paper: {', '.join(near)}.")
+    if not changed and far:
+        made.append(f"Not within {limits} of the paper: {', '.join(far)}.")
+    for label, result in methods.items():
+        for seed, stop, length, judged in zip(
+            study.seeds, result.reasons, result.lengths, result.judged(), strict=True
+        ):
+            good, known = stop in (Stop.GAMMA, Stop.NORM, Stop.STEPS), not math.isnan(judged.accuracy)
+            if not good or not known:
+                why = "Its logits are NaN: its" if good else "Its"
+                ending = "" if known else f" {why} classifier is not judged."
+                made.append(f"{label}, seed {seed}: {stop.value} (step {length:,}).{ending}")
+    return made
+
+
+def close(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """Methods of the paper's table that are as close to it as `CLOSE` asks, and those that are not."""
+    compared = [row for row in found if row["accuracy_paper"] is not None]
+    near = [row for row in compared if all(abs(row[f"{name}_difference"]) <= limit for name, limit in CLOSE.items())]
+    return [row["method"] for row in near], [row["method"] for row in compared if row not in near]
+
+
+def steps(row: Mapping[str, Any]) -> str:
+    """``27,100-29,900``, or one number where all runs took as many."""
+    low, high = row["steps_min"], row["steps_max"]
+    return f"{high:,}" if low == high else f"{low:,}-{high:,}"
+
+
+def setting(study: FairnessStudy) -> str:
+    """The protocol in one line."""
+    own, widths = study.own_data, f"{study.width}-{study.width}-{study.width}-1"
+    protocol = f"seeds {', '.join(map(str, study.seeds))}; lr {study.lr:g}; at most {study.steps:,}"
+    if own is not None:
+        train, validation, test = own.rows
+        rows = f"own data with {train:,}, {validation:,} and {test:,} rows to train, to validate and to test"
+        return f"{rows}, {own.features}-{widths}; {protocol} steps; gaps: {study.gaps}"
+    gaps = "sums as in the benchmark" if study.gaps == "sums" else "group means"
+    fitted = "all rows" if study.scaling == "all" else "the training rows"
+    few = f" of {STEPS:,}" if study.steps < STEPS else ""
+    return f"Adult, 88-{widths}; {protocol}{few} steps; gaps: {gaps}; standardised over {fitted}"
+
+
+def _with_deviation(mean: float | None, deviation: float | None) -> str:
+    if mean is None:
+        return ""
+    return f"{mean:.2f}" if deviation is None or math.isnan(mean) else f"{mean:.2f} ± {deviation:.2f}"
+
 
 MEASURES = ("accuracy", "deo1", "deo2")
 

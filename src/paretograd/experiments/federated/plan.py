@@ -1,13 +1,107 @@
-"""Which runs a study has: rules, settings and seeds, in groups that share what they have in common."""
+"""Which runs a study has: the paper's tables, rules as a person writes them, settings and seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from paretograd.experiments.federated.paper import BASELINES, CAPS, CLIPS, LITERAL, RHOS, TABLE
-from paretograd.experiments.federated.rules import CENTRALISED, label_of
+from paretograd.aggregators.mean import Mean
+from paretograd.aggregators.mgda import CappedMGDA, ClippedMGDA
+from paretograd.errors import ParetogradError
+from paretograd.experiments.study import Method
+from paretograd.federated.aggregation import Rule
+from paretograd.federated.baselines import CoordinateMedian, GeometricMedian, Krum, MultiKrum, TrimmedMean
+
+SEEDS = (0, 1, 2)
+EPOCHS = 1000
+LR = 0.01
+#: Length of the noise relative to the gradient that is flipped; it reproduces the rows of the paper that collapse.
+NOISE = 0.15
+#: The paper's own scale of the noise, in every coordinate.
+LITERAL = 0.01
+
+#: Rows of the paper's table, and the mean.
+TABLE = ("mgda", "nash-mtl*", "upgrad*", "dualproj*", "capped-mgda(cap=0.1)", "mean")
+#: MGDA is capped MGDA with C = 1, so that it stands for that cap.
+CAPS = {
+    0.1: "capped-mgda(cap=0.1)",
+    0.15: "capped-mgda(cap=0.15)",
+    0.2: "capped-mgda(cap=0.2)",
+    0.3: "capped-mgda(cap=0.3)",
+    0.5: "capped-mgda(cap=0.5)",
+    1.0: "mgda",
+}
+#: The paper does not say whether the clipped weights are divided by their sum: both.
+CLIPS = (
+    "clipped-mgda(cap=0.1, renormalize=false)",
+    "clipped-mgda(cap=0.2, renormalize=false)",
+    "clipped-mgda(cap=0.2)",
+)
+#: Rules of Byzantine-robust learning.
+BASELINES = ("krum", "multi-krum", "median", "trimmed-mean", "geometric-median")
+RHOS = (0.01, 0.05, 0.15, 0.4, 1.0)
+
+#: Mean accuracy of ten clients after 1,000 epochs under attack, by rule.
+PUBLISHED = {
+    "mgda": 0.211,
+    "upgrad*": 0.511,
+    "dualproj*": 0.515,
+    "nash-mtl*": 0.433,
+    "capped-mgda(cap=0.1)": 0.515,
+}
+#: Its "no adversary baseline", of a method that it does not name.
+PUBLISHED_CLEAN = 0.541
+
+
+#: No rule: one client has all images.
+CENTRALISED = "centralised"
+#: One client of eleven is hostile.
+_BASELINES: dict[str, Krum | MultiKrum | CoordinateMedian | TrimmedMean | GeometricMedian] = {
+    "krum": Krum(attackers=1),
+    "multi-krum": MultiKrum(attackers=1),
+    "median": CoordinateMedian(),
+    "trimmed-mean": TrimmedMean(attackers=1),
+    "geometric-median": GeometricMedian(),
+}
+
+
+def rule_of(written: str) -> Rule:
+    """The rule, new."""
+    if written == CENTRALISED:  # of one update, any rule makes that update
+        return Mean()
+    return _BASELINES[written] if written in _BASELINES else Method(written).aggregator()
+
+
+def known_as(written: str, rules: Collection[str]) -> str:
+    """Which of these rules is meant, however it is written; what is none of them is returned as it is.
+
+    Args:
+        written: such as ``Capped-MGDA(0.1)``.
+        rules: as the study writes them.
+    """
+    if written in rules or written.lower() in rules:
+        return written if written in rules else written.lower()
+    try:
+        meant = repr(rule_of(written))
+    except ParetogradError:
+        return written
+    return next((rule for rule in rules if rule != CENTRALISED and repr(rule_of(rule)) == meant), written)
+
+
+def label_of(written: str) -> str:
+    """What tables and figures call it; caps are part of the name."""
+    if written == CENTRALISED:
+        return "Centralised"
+    if written in _BASELINES:
+        return _BASELINES[written].label
+    found = Method(written).aggregator()
+    if isinstance(found, CappedMGDA) and found.cap is not None:
+        return f"{found.label} (C = {found.cap:g})"
+    if isinstance(found, ClippedMGDA):
+        return f"{found.label} (C = {found.cap:g}{', renormalised' * found.renormalize})"
+    return found.label
+
 
 Kind = Literal["clean", "central", "relative", "literal"]
 

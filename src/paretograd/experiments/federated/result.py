@@ -1,4 +1,4 @@
-"""What is kept of one run: how it went, thinned, how it ended, and how the network is judged."""
+"""What is kept of one run, and the folder that keeps it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from paretograd.descent import Stop, archive
 from paretograd.errors import InputError
 from paretograd.experiments.federated.plan import Run
 from paretograd.experiments.federated.training import RECORDED, Training
+from paretograd.experiments.folder import TrainingFolder
 
 #: Marks a file as a run of this study, with the version of its content.
 _FORMAT = "paretograd federated 1"
@@ -114,3 +115,20 @@ def _check(found: dict[str, Any], path: Path) -> None:
     wrong += [name for name, kind in kinds.items() if type(found[name]) is not kind]
     if wrong or A < 1 or found["reason"] not in Stop.__members__ or not np.isfinite(found["accuracies"]).all():
         raise InputError(f"{path} is damaged: {', '.join(wrong) or 'its numbers'} cannot be right")
+
+
+class FederatedFolder(TrainingFolder):
+    """Paths of its files."""
+
+    results = "runs"
+
+    def load(self, name: str, label: str) -> RunResult:
+        """A run that is done; a damaged file is refused with the way out."""
+        path = self.result(name)
+        try:
+            found = RunResult.load(path)
+            if found.label != label:
+                raise InputError(f"{path} is another run: {found.label}")
+        except InputError as error:
+            raise InputError(f"{error}. Remove it, and --resume trains {label} again") from None
+        return found

@@ -11,20 +11,17 @@ from typing import Any
 import numpy as np
 
 from paretograd.descent.interrupts import Interrupt
-from paretograd.experiments.checkpoint import Checkpoints, checked_interval
 from paretograd.experiments.device import Device, find_device
 from paretograd.experiments.federated import table
-from paretograd.experiments.federated.federation import Federations
-from paretograd.experiments.federated.folder import FederatedFolder
+from paretograd.experiments.federated.clients import Federations
 from paretograd.experiments.federated.plan import Case, Run
-from paretograd.experiments.federated.result import RunResult, result_of
+from paretograd.experiments.federated.result import FederatedFolder, RunResult, result_of
 from paretograd.experiments.federated.study import FederatedStudy
-from paretograd.experiments.federated.together import Together
-from paretograd.experiments.federated.training import Training
-from paretograd.experiments.fingerprint import fingerprint
-from paretograd.experiments.names import file_names
+from paretograd.experiments.federated.training import Together, Training
+from paretograd.experiments.files import file_names
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.timed import Timed
+from paretograd.experiments.study import fingerprint
+from paretograd.experiments.work import Checkpoints, Timed, checked_interval
 from paretograd.problems.cifar10 import Cifar10, load_cifar10
 
 

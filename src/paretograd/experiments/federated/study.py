@@ -12,12 +12,25 @@ import torch
 from paretograd.aggregators.notation import split_list
 from paretograd.checks import as_number, whole_number
 from paretograd.errors import InputError, ParameterError, ParetogradError
-from paretograd.experiments.federated.paper import CLIPS, EPOCHS, LR, NOISE, SEEDS
-from paretograd.experiments.federated.plan import PARTS, Case, Run, Setting, attack_of, cases_of
-from paretograd.experiments.federated.rules import known_as, rule_of
-from paretograd.experiments.names import file_names
-from paretograd.experiments.plain import (
+from paretograd.experiments.federated.plan import (
+    CLIPS,
+    EPOCHS,
+    LR,
+    NOISE,
+    PARTS,
+    SEEDS,
+    Case,
+    Run,
+    Setting,
+    attack_of,
+    cases_of,
+    known_as,
+    rule_of,
+)
+from paretograd.experiments.files import file_names
+from paretograd.experiments.study import (
     call,
+    checked_seeds,
     command_line,
     from_plain,
     others,
@@ -26,7 +39,6 @@ from paretograd.experiments.plain import (
     to_plain,
     written,
 )
-from paretograd.experiments.study import checked_seeds
 from paretograd.federated.aggregation import combine_updates
 
 #: What the command has an option for.

@@ -1,26 +1,54 @@
-"""The training of one run: in each epoch the gradients of all clients become one step."""
+"""Training: in each epoch the gradients of all clients, and the attacker's, become one step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from paretograd.descent import Stop
 from paretograd.errors import InputError, NonFiniteGradientError, ParetogradError
-from paretograd.experiments.federated.attack import attacked
-from paretograd.experiments.federated.clients import Pass
-from paretograd.experiments.federated.federation import CHANCE, Federation
-from paretograd.experiments.federated.plan import Run
-from paretograd.experiments.federated.rules import rule_of
+from paretograd.experiments.device import full_or_tf32
+from paretograd.experiments.federated.clients import CHANCE, Federation, Pass
+from paretograd.experiments.federated.plan import Run, Setting, rule_of
 from paretograd.experiments.federated.study import FederatedStudy
 from paretograd.federated.aggregation import combine_updates
+from paretograd.federated.attacks import Noise, sign_flip
 from paretograd.geometry.cones import FLOAT32_ROWS, conflicting
 from paretograd.geometry.gramian import Array
 from paretograd.problems.cifar10 import cnn
+
+
+class Draw(NamedTuple):
+    """What is drawn in an epoch: the client whose gradient is flipped, and the seed of the noise."""
+
+    target: int
+    noise_seed: int
+
+
+def draw(seed: int, epoch: int, clients: int) -> Draw:
+    """The draws of an epoch, the same on every device; a client is as likely as any other."""
+    rng = np.random.default_rng([seed, epoch])
+    return Draw(int(rng.integers(clients)), int(rng.integers(2**62)))
+
+
+def attacked(gradients: Tensor, setting: Setting, seed: int, epoch: int) -> Tensor:
+    """Gradients of the honest clients ``(K, n)``, and below them the attacker's, if the setting has one.
+
+    The noise of a GPU is another one than that of a CPU.
+    """
+    if not setting.attacked:
+        return gradients
+    target, noise_seed = draw(seed, epoch, len(gradients))
+    generator = torch.Generator(gradients.device).manual_seed(noise_seed)
+    kind: Noise = "literal" if setting.kind == "literal" else "relative"
+    return sign_flip(gradients, target, generator, noise=setting.noise, kind=kind)
+
 
 #: What is recorded in every epoch: mean loss of the clients, length of the direction, the least of its inner products
 #: with the honest gradients, and gamma.
@@ -159,3 +187,58 @@ class Training:
         self.reason, self.why, self.overall = reason, str(state["why"]), float(state["overall"])
         self.records[:epoch], self.weights[:epoch] = found["records"], found["weights"]
         self.parameters = parameters.to(self._federation.device)
+
+
+class Together:
+    """Several runs, a few epochs at a time; each goes its own way, as it would alone.
+
+    Attributes:
+        trainings: the runs, of one case, one for each seed.
+    """
+
+    def __init__(self, trainings: Sequence[Training]) -> None:
+        self.trainings = list(trainings)
+        self._device = self.trainings[0].parameters.device
+        self._streams: list[torch.cuda.Stream] = []
+        if self._device.type == "cuda":
+            self._streams = [torch.cuda.Stream(self._device) for _ in self.trainings]  # type: ignore[no-untyped-call]
+
+    @property
+    def running(self) -> int:
+        """How many are not done."""
+        return sum(training.running for training in self.trainings)
+
+    @property
+    def epoch(self) -> int:
+        """Of the run that is furthest behind among those that are not done, or the last of all."""
+        every = [training for training in self.trainings if training.running] or self.trainings
+        return min(training.epoch for training in every)
+
+    def advance(self, count: int) -> None:
+        """Take this many epochs in each run, or as many as are left."""
+        if not self._streams:
+            for training in self.trainings:
+                training.advance(count)
+            return
+        # One switch for all threads: torch has one for the process.
+        with full_or_tf32(self.trainings[0].study.tf32), ThreadPoolExecutor(len(self.trainings)) as pool:
+            list(pool.map(self._advance, self.trainings, self._streams, [count] * len(self.trainings)))
+
+    def _advance(self, training: Training, stream: torch.cuda.Stream, count: int) -> None:
+        stream.wait_stream(torch.cuda.default_stream(self._device))  # which has made what this one reads
+        with torch.cuda.stream(stream):
+            training.advance(count)
+        stream.synchronize()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain arrays and numbers, from which the runs go on bit by bit."""
+        states = {training.run.seed: training.state_dict() for training in self.trainings}
+        return {f"{seed}_{name}": value for seed, state in states.items() for name, value in state.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        for training in self.trainings:
+            start = f"{training.run.seed}_"
+            training.load_state_dict(
+                {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
+            )

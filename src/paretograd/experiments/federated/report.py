@@ -1,17 +1,36 @@
-"""A federated study in the form in which the page of a study is drawn."""
+"""Figures and page of a federated study. Drawing needs the extra ``report``."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paretograd.errors import ParameterError
-from paretograd.experiments.federated import FederatedResults, Run, RunResult, words
-from paretograd.experiments.federated.rules import label_of
+from paretograd.experiments.federated import table
+from paretograd.experiments.federated.figures import (
+    cap_against_clip,
+    capped_results,
+    final_accuracy,
+    looks,
+    multiple_caps,
+    noise_sweep,
+)
+from paretograd.experiments.federated.plan import Run, label_of
+from paretograd.experiments.federated.result import RunResult
+from paretograd.experiments.federated.run import FederatedResults
 from paretograd.geometry.gramian import Array
-from paretograd.reports.federated.looks import looks
 from paretograd.reports.palette import Curve
 from paretograd.reports.study.content import Content, Quantity
 from paretograd.reports.study.content import Run as Drawn
+from paretograd.reports.study.figures import rendered
+from paretograd.reports.study.page import page
+from paretograd.reports.study.write import write_files
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 QUANTITIES = (
     Quantity(
@@ -59,7 +78,7 @@ def compose(results: FederatedResults) -> Content:
     runs = [_drawn(run, found) for run, found in results.runs.items() if run.case in chosen]
     seeds = tuple(seed for seed in study.seeds if any(run.seed == seed for run in runs))
     return Content(
-        title=words.TITLE,
+        title=table.TITLE,
         problem="CIFAR-10",
         lr=f"{study.lr:g}",
         m=len(QUANTITIES),
@@ -85,3 +104,41 @@ def _at(found: RunResult, name: str) -> Array:
     if not len(values):
         return np.full(len(found.looks), np.nan)
     return np.asarray(values[np.searchsorted(found.epochs, found.looks, side="right").clip(1) - 1])
+
+
+_SUMMARY = (
+    "Ten clients, each with images of its own and of some classes more than of others, train one network. In every "
+    "epoch each client sends the gradient of its loss, a rule makes one direction of all, and the network moves along "
+    "it. Under attack one more client sends the gradient of another with the opposite sign, and some noise."
+)
+#: By the names of the paper's figures, where it has them.
+_FIGURES = {
+    "capped_mgda_results": capped_results,
+    "cap_vs_clip": cap_against_clip,
+    "avg_acc_multiC": multiple_caps,
+    "noise_sweep": noise_sweep,
+    "final_accuracy": final_accuracy,
+}
+
+
+def write_federated(results: FederatedResults, details: Mapping[str, str]) -> list[Path]:
+    """Write ``figures/*.png``, ``figures/*.svg`` and ``report.html``; return their paths, the report last.
+
+    Everything is drawn before anything is written, and each file is written whole or not at all. Runs that are not
+    done are left out, and so are figures that would show less than two rules.
+
+    Args:
+        results: of `run_federated` or `read_results`.
+        details: the configuration, as the report shows it.
+    """
+    content, rows, known = compose(results), results.rows, looks()
+
+    def figures() -> dict[str, Figure]:
+        drawn = {name: draw(results, known) for name, draw in _FIGURES.items()}
+        return {name: figure for name, figure in drawn.items() if figure is not None}
+
+    summary = " ".join([_SUMMARY, table.heading(results.study), *table.remarks(results.study, results.runs)])
+    drawn = [row for row in table.for_page(rows) if row["method"] in content.methods]
+    shown = {f"finding {place}": text for place, text in enumerate(table.judged(results.study, rows), start=1)}
+    text = page(content, summary, None, [], drawn, {**shown, **details})
+    return write_files(results.folder, rendered(figures), text)

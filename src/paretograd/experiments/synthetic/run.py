@@ -1,4 +1,4 @@
-"""Running a study: method after method, with checkpoints, in a folder that can be resumed."""
+"""Running a study on a test problem: method after method, with checkpoints, in a folder that can be resumed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,64 @@ from paretograd.descent.interrupts import Interrupt, held_interrupts
 from paretograd.descent.run import Descent
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError
-from paretograd.experiments import checkpoint, metrics, table
-from paretograd.experiments.config import read_config
-from paretograd.experiments.folder import StudyFolder
+from paretograd.experiments.folder import (
+    Folder,
+    new_session,
+    read_config,
+    write_config,
+)
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.study import Method, Study
+from paretograd.experiments.study import Method
+from paretograd.experiments.synthetic.study import Study, command_of
+from paretograd.experiments.synthetic.table import rows, write, write_metrics
+from paretograd.experiments.work import Checkpoints, checked_interval, load, work_to_the_end
+
+#: Steps between two rows of ``metrics.csv``, if not told otherwise.
+_METRICS_EVERY = 10
+
+
+class StudyFolder(Folder):
+    """The folder of a study on a test problem.
+
+    Attributes:
+        metrics: what can be plotted.
+    """
+
+    results = "trajectories"
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path)
+        self.metrics = self.path / "metrics.csv"
+
+    def open(self, study: Study, metrics_every: int | None, overwrite: bool, told: Watch) -> int:
+        """Write or update the configuration; returns how metrics are thinned."""
+        self.clear(overwrite)
+        if overwrite or not self.config.exists():
+            thinning = _METRICS_EVERY if metrics_every is None else metrics_every
+            self._write(study, thinning, [new_session()])
+            return thinning
+        found = read_config(self.config)
+        before = found.get("metrics_every", _METRICS_EVERY)
+        thinning, left = before if metrics_every is None else metrics_every, not self.finished(study)
+        if left:
+            self.warn_of_versions(found["sessions"], told)
+        if left or before != thinning:
+            self._write(study, thinning, found["sessions"] + [new_session()] * left)
+        return int(thinning)
+
+    def _write(self, study: Study, metrics_every: int, sessions: list[dict[str, Any]]) -> None:
+        write_config(self.config, study, command_of(study), sessions, {"metrics_every": metrics_every})
+
+    def load(self, name: str, label: str, study: Study) -> Trajectory:
+        """The trajectory of a method that is done; a damaged one is refused with the way out."""
+        path = self.result(name)
+        try:
+            found = Trajectory.load(path)
+            if found.seeds != study.seeds or found.problem != study.problem:
+                raise InputError(f"{path} is of another study: {found!r}")
+        except InputError as error:
+            raise InputError(f"{error}. Remove it, and --resume runs {label} again") from None
+        return found
 
 
 @dataclass(frozen=True)
@@ -43,7 +96,7 @@ class Results:
     @property
     def rows(self) -> list[dict[str, Any]]:
         """The table: one dictionary of plain values for each method."""
-        return table.rows(self.study, self.trajectories)
+        return rows(self.study, self.trajectories)
 
 
 def run_study(
@@ -73,7 +126,7 @@ def run_study(
             the folder has it, or 10.
         watch: is told what happens.
     """
-    every = checkpoint.checked_interval(checkpoint_every)
+    every = checked_interval(checkpoint_every)
     if metrics_every is not None:
         whole_number("study", "metrics_every", metrics_every)
     place, told = StudyFolder(folder), watch or Watch()
@@ -96,8 +149,8 @@ def run_study(
             told.finished(label, before)
             interrupt.obey()
         place.tidy()
-        metrics.write(place.metrics, study, trajectories, thinning)
-        table.write(place, study, trajectories)
+        write_metrics(place.metrics, study, trajectories, thinning)
+        write(place, study, trajectories)
     return Results(study, place.path, trajectories, thinning)
 
 
@@ -126,12 +179,12 @@ def _run_method(
     """Run one method to its end, from its checkpoint if there is one."""
     descent = study.descent(method)
     if place.checkpoint(name).exists():
-        checkpoint.load(descent, place.checkpoint(name), label, lambda: _sound(descent))
+        load(descent, place.checkpoint(name), label, lambda: _sound(descent))
     told.method(label, descent.step)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DescentWarning)  # that a run left its box is in the table
-        checkpoints = checkpoint.Checkpoints(place.checkpoint(name), every)
-        checkpoint.work_to_the_end(descent, checkpoints, interrupt, lambda: _tell(told, descent))
+        checkpoints = Checkpoints(place.checkpoint(name), every)
+        work_to_the_end(descent, checkpoints, interrupt, lambda: _tell(told, descent))
     descent.trajectory().save(place.result(name))
     place.checkpoint(name).unlink(missing_ok=True)
 

@@ -1,0 +1,1 @@
+"""Studies on test problems: rules compared by whole descents from the same starts."""
