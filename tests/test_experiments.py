@@ -14,13 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 import paretograd as pg
-from paretograd.cli import experiments as commands
+from paretograd.cli import studies as commands
 from paretograd.cli.app import app
 from paretograd.errors import InputError, MissingExtraError, ParameterError, UnknownNameError
 from paretograd.experiments import PAPER, Method, Study, Watch, paper_study, run_study
 from paretograd.experiments.files import file_names, remove_drafts, write_text
 from paretograd.experiments.synthetic.run import StudyFolder
-from paretograd.experiments.synthetic.study import command_of, step_size
+from paretograd.experiments.synthetic.study import step_size
 
 SMALL = Study(problem="vlmop2", methods=(Method("mgda", "0.1"), Method("upgrad*", "0.1")), seeds=(24, 42), steps=40)
 
@@ -177,7 +177,7 @@ class TestFolder:
         config = json.loads((run_study(SMALL, tmp_path).folder / "config.json").read_text())
         assert config["schema"] == 1
         assert config["study"] == json.loads(json.dumps(SMALL.plain()))
-        assert config["command"] == command_of(SMALL)
+        assert config["command"] == SMALL.command()
         [session] = config["sessions"]
         assert set(session["versions"]) == {"python", "torch", "numpy", "paretograd"}
         assert session["versions"]["paretograd"] == pg.__version__
@@ -195,7 +195,7 @@ class TestFolder:
         left = results.trajectories["Mean (lr 50)"].left_box
         assert mean["seeds_left_box"] == (left >= 0).sum() > 0
         text = (tmp_path / "table.md").read_text()
-        assert f"`{command_of(study)}`" in text
+        assert f"`{study.command()}`" in text
         assert f"Mean (lr 50), seed 24: outside of the box at step {left[0]}." in text
         with (tmp_path / "table.csv").open() as file:
             [first, *_] = csv.DictReader(file)
@@ -374,13 +374,13 @@ class TestCommands:
                 figure_seed=2,
             ),
         ],
-        ids=command_of,
+        ids=Study.command,
     )
     def test_a_study_s_command_makes_it(self, run, monkeypatch, study):
         """What a table carries is enough to make it again."""
         seen = []
-        monkeypatch.setattr(commands, "_run", lambda made, *rest: seen.append(made))
-        assert run(*shlex.split(command_of(study))[1:]).exit_code == 0
+        monkeypatch.setattr(commands, "_follow", lambda kind, made, *rest: seen.append(made))
+        assert run(*shlex.split(study.command())[1:]).exit_code == 0
         problem = study.make_problem()
         assert seen == [replace(study, parameters=dict(problem.parameters))]
 

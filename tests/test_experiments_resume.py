@@ -25,7 +25,6 @@ from paretograd.errors import InputError
 from paretograd.experiments import Method, Study, Watch, run_study
 from paretograd.experiments.files import write_text
 from paretograd.experiments.synthetic import run as run_module
-from paretograd.experiments.synthetic.study import command_of
 
 #: One rule of each kind: without a state, with a position, and with a generator of random numbers.
 RULES = ("mgda", "mas-rand", "rgw")
@@ -70,7 +69,7 @@ def test_kill_9_at_random_moments(tmp_path):
     study = replace(
         STUDY, methods=tuple(Method(rule) for rule in RULES), steps=5000, stop_norm=0.0, parameters={"n": 4}
     )
-    command = [sys.executable, "-m", "paretograd", *shlex.split(command_of(study))[1:], "--out", str(folder)]
+    command = [sys.executable, "-m", "paretograd", *shlex.split(study.command())[1:], "--out", str(folder)]
     command += ["--no-report", "--checkpoint-every", "0.02", "--resume"]
     moments, kills = random.Random(0), 0
     for _ in range(4):

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import paretograd as pg
 from paretograd.cli.app import app
-from paretograd.cli.fairness import _summary
+from paretograd.cli.console import shown
 from paretograd.descent import Stop, archive
 from paretograd.experiments import Method, Study, run_study
 from paretograd.experiments.fairness import (
@@ -37,11 +37,13 @@ from paretograd.experiments.fairness import (
 )
 from paretograd.experiments.fairness import run as run_module
 from paretograd.experiments.fairness.__main__ import main
-from paretograd.experiments.fairness.report import write_fairness
+from paretograd.experiments.fairness.report import FAIRNESS, write_fairness
 from paretograd.experiments.fairness.result import kept_steps, result_of
 from paretograd.experiments.fairness.study import PUBLISHED, OwnData, read_study
 from paretograd.experiments.fairness.table import close, setting, write
 from paretograd.experiments.progress import Bars, Lines, Pace
+from paretograd.experiments.registry import STUDIES
+from paretograd.experiments.terminal import run_program
 from paretograd.problems.fairness import Adult, Rows, fairness_metrics, load_adult
 
 ADULT = made_adult(300)
@@ -162,7 +164,9 @@ class TestStudy:
     )
     def test_its_command_makes_it(self, study, monkeypatch, tmp_path):
         seen = []
-        monkeypatch.setattr("paretograd.cli.fairness.run_fairness", lambda made, *_, **__: seen.append(made) or 1 / 0)
+        monkeypatch.setitem(
+            STUDIES, "fairness", replace(FAIRNESS, run=lambda made, *_, **__: seen.append(made) or 1 / 0)
+        )
         with pytest.raises(ZeroDivisionError):
             CliRunner().invoke(app, shlex.split(study.command())[1:], catch_exceptions=False)
         assert seen == [study]
@@ -586,6 +590,10 @@ class TestNotFinite:
         assert write_fairness(found, {})[-1].exists()
 
 
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
 class TestCommands:
     ARGUMENTS = ("reproduce", "fairness", "--methods", "mgda", "--seeds", "24", "--steps", "2", "--device", "cpu")
 
@@ -626,7 +634,7 @@ class TestCommands:
         ends = {"lengths": np.array([12_345, *[40_000] * 3]), "reasons": (Stop.GAMMA, *[Stop.STEPS] * 3)}
         methods = {label: replace(example(label), **ends) for label in study.labels()}
         results = FairnessResults(study, tmp_path, methods)
-        Console(width=width).print(_summary(results, width))
+        Console(width=width).print(shown(FAIRNESS.summary(results, width)))
         row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("MAS-RR(2.5k)  "))
         assert "12,345-40,000" in row
         assert ("(-0.25)" in row) == (width == 120)
@@ -654,9 +662,7 @@ class TestCommands:
         assert "config.json cannot be read" in command("report", "nowhere").stderr
 
     def test_an_interrupt_says_how_to_go_on(self, command, monkeypatch):
-        monkeypatch.setattr(
-            "paretograd.cli.fairness.run_fairness", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        monkeypatch.setitem(STUDIES, "fairness", replace(FAIRNESS, run=interrupted))
         found = command(*self.ARGUMENTS, "--data-dir", "my data")
         assert found.exit_code == 130
         assert "--steps 2 --data-dir 'my data' --device cpu --out runs/fairness --resume" in found.stderr
@@ -682,10 +688,8 @@ class TestCommands:
         assert "this study, finished" in capsys.readouterr().err
         assert main([*options, "--resume"]) == 0
 
-    def test_the_module_after_an_interrupt(self, monkeypatch, capsys):
-        interrupted = lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)  # noqa: E731
-        monkeypatch.setattr("paretograd.experiments.fairness.__main__.run_fairness", interrupted)
-        assert main([]) == 130
+    def test_the_module_after_an_interrupt(self, capsys):
+        assert run_program(replace(FAIRNESS, run=interrupted), []) == 130
         assert "with --resume goes on" in capsys.readouterr().err
 
     def test_the_module_needs_no_extra(self):

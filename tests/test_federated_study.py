@@ -55,10 +55,11 @@ from paretograd.experiments.federated.plan import (
     label_of,
     rule_of,
 )
-from paretograd.experiments.federated.report import write_federated
+from paretograd.experiments.federated.report import FEDERATED, write_federated
 from paretograd.experiments.federated.study import read_study
 from paretograd.experiments.federated.table import claims, rows, write
 from paretograd.experiments.federated.training import Training, attacked, draw
+from paretograd.experiments.registry import STUDIES
 from paretograd.federated import combine_updates
 from paretograd.problems.cifar10 import Images, cnn, partition
 from paretograd.problems.cifar10.model import normalized
@@ -191,7 +192,8 @@ class TestStudy:
     )
     def test_its_command_makes_it(self, study, monkeypatch):
         seen = []
-        monkeypatch.setattr("paretograd.cli.federated.run_federated", lambda made, *_, **__: seen.append(made) or 1 / 0)
+        seeing = lambda made, *_, **__: seen.append(made) or 1 / 0  # noqa: E731
+        monkeypatch.setitem(STUDIES, "federated", replace(FEDERATED, run=seeing))
         with pytest.raises(ZeroDivisionError):
             CliRunner().invoke(app, shlex.split(study.command())[1:], catch_exceptions=False)
         assert seen == [study]
@@ -802,9 +804,8 @@ class TestCommands:
         assert list(tmp_path.iterdir()) == []
 
     def test_an_interrupt_says_how_to_go_on(self, command, monkeypatch):
-        monkeypatch.setattr(
-            "paretograd.cli.federated.run_federated", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        interrupted = lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)  # noqa: E731
+        monkeypatch.setitem(STUDIES, "federated", replace(FEDERATED, run=interrupted))
         found = command("reproduce", "federated", "--parts", "table", "--data-dir", "my data")
         assert found.exit_code == 130
         assert "federated --parts table --data-dir 'my data' --out runs/federated --resume" in found.stderr

@@ -10,7 +10,7 @@ import typer
 
 from paretograd import __version__
 from paretograd.aggregators.notation import split_list
-from paretograd.cli import experiments
+from paretograd.cli import studies
 from paretograd.cli.console import console as _console
 from paretograd.cli.console import errors_in_words as _errors_in_words
 from paretograd.cli.files import read_jacobian
@@ -210,6 +210,6 @@ def _split(names: str) -> list[str]:
     return chosen
 
 
-app.command()(experiments.run)
-app.command()(experiments.reproduce)
-app.command()(experiments.report)
+app.command()(studies.run)
+app.command()(studies.reproduce)
+app.command()(studies.report)

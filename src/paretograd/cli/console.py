@@ -1,15 +1,25 @@
-"""Where the commands print, and how they tell a mistake."""
+"""Where the commands print, how they report a mistake, and how the summary of a study looks."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
-from rich.console import Console
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from paretograd.errors import ParetogradError
+from paretograd.experiments.kind import Summary
+
+#: Columns of text; all others are numbers.
+_LEFT = ("method", "theorem", "ended by")
+#: So that the table fits 80 columns.
+_IN_TWO_LINES = {"conflicts": "con-\nflicts", "left box": "left\nbox"}
 
 
 def console() -> Console:
@@ -28,3 +38,44 @@ def errors_in_words() -> Iterator[None]:
     except ParetogradError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+def shown(summary: Summary) -> Group:
+    """Title, tables, legend and remarks of a study."""
+    tables: list[RenderableType] = []
+    for title, rows in summary.tables.items():
+        tables += [*([Text(title, style="bold")] if title else []), _table(rows), Text("")]
+    return Group(
+        Text(summary.title, style="bold"),
+        *map(Text, summary.lines),
+        Text(""),
+        *tables,
+        Text(summary.legend, style="dim"),
+        *map(Text, summary.remarks),
+    )
+
+
+def places(folder: Path, report: Sequence[Path], numbers: str) -> Group:
+    """Where the results of a study are."""
+    figures = dict.fromkeys(path.parent for path in report if path.suffix != ".html")
+    return Group(
+        Text(""),
+        *(Text.assemble("report   ", (str(path), "bold")) for path in report if path.suffix == ".html"),
+        *(Text(f"figures  {path}") for path in figures),
+        Text(f"table    {folder / 'table.md'}, {folder / 'table.csv'}"),
+        Text(f"numbers  {numbers}"),
+    )
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> Table:
+    """Texts by their headings, one row for each method."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold cyan")
+    wraps = "ended by" if "ended by" in rows[0] else "method"
+    for heading in rows[0]:
+        name = _IN_TWO_LINES.get(heading, heading.replace("seed ", "seed\n"))
+        made.add_column(
+            name, justify="left" if heading in _LEFT else "right", no_wrap=heading != wraps, overflow="fold"
+        )
+    for row in rows:
+        made.add_row(*(Text(text, style="bold" if heading == "method" else "") for heading, text in row.items()))
+    return made

@@ -303,6 +303,15 @@ class TrainingFolder(Folder):
         found = read_config(self.config).get("durations", {})
         return dict(found) if isinstance(found, dict) else {}
 
+    def provenance(self) -> dict[str, str]:
+        """Versions and devices of the sessions, as a page shows them."""
+        sessions = read_config(self.config)["sessions"]
+        last = sessions[-1] if sessions else {}
+        return {
+            "versions": ", ".join(f"{name} {version}" for name, version in last.get("versions", {}).items()),
+            "trained on": ", ".join(dict.fromkeys(str(session.get("device")) for session in sessions)),
+        }
+
     def took(self, study: Commanded, label: str, duration: Mapping[str, Any]) -> None:
         """Write down how long a method took."""
         self._write(study, read_config(self.config)["sessions"], self.durations() | {label: dict(duration)})

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.notation import split_list
 from paretograd.aggregators.registry import parse_aggregators
 from paretograd.checks import whole_number
 from paretograd.errors import InputError, ParameterError
@@ -137,14 +136,6 @@ def call(study: Any, function: str) -> str:
 def written(value: object) -> str:
     """A value as an option of the command has it."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def read_seeds(text: str, such_as: str) -> tuple[int, ...]:
-    """Seeds from numbers separated by commas."""
-    try:
-        return tuple(int(part) for part in split_list(text))
-    except ValueError:
-        raise InputError(f"--seeds {text!r}: write numbers separated by commas, such as {such_as}") from None
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:

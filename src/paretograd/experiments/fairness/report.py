@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paretograd.errors import ParameterError
-from paretograd.experiments.fairness.result import MethodResult
-from paretograd.experiments.fairness.run import FairnessResults
-from paretograd.experiments.fairness.study import FIGURES, FairnessStudy
-from paretograd.experiments.fairness.table import for_page, notes, title
+from paretograd.experiments.fairness.result import FairnessFolder, MethodResult
+from paretograd.experiments.fairness.run import FairnessResults, read_results, run_fairness
+from paretograd.experiments.fairness.study import FIGURES, FairnessStudy, read_study
+from paretograd.experiments.fairness.table import ends, for_page, for_people, heading, legend, notes, setting, title
+from paretograd.experiments.kind import TRAINING, Kind, Summary, options_of
 from paretograd.reports.palette import Curve, curves
 from paretograd.reports.study.content import Content, Run
 from paretograd.reports.study.figures import dynamics, rendered
@@ -162,3 +163,62 @@ def write_fairness(results: FairnessResults, details: Mapping[str, str]) -> list
 
 def _has_runs(content: Content) -> bool:
     return bool(content.shown)
+
+
+#: Columns of a terminal with room for the differences from the paper.
+_WIDE = 110
+
+
+def _summary(results: FairnessResults, width: int) -> Summary:
+    """A narrow terminal has no room for the differences from the paper."""
+    study, found, wide = results.study, results.rows, width >= _WIDE
+    differences = "In brackets: the difference from the paper." if wide else "table.md has the paper's values, too."
+    return Summary(
+        title=title(study),
+        lines=(setting(study), f"{heading(study)} {differences}"),
+        tables={"": [_compact(row, wide) for row in for_people(found)]},
+        legend=legend(study),
+        remarks=notes(study, found, results.methods),
+    )
+
+
+def _compact(row: Mapping[str, str], wide: bool) -> dict[str, str]:
+    """One column for each measure, so that the table fits a terminal."""
+    shown = {"method": row["method"]}
+    for name in ("accuracy", "DEO1", "DEO2"):
+        difference = row.get(f"{name} difference", "")
+        shown[name] = row[name] + f" ({difference})" * (wide and bool(difference))
+    return shown | {"steps": row["steps"], "ended by": row["ended by"]}
+
+
+def _numbers(results: FairnessResults) -> str:
+    folder = results.folder
+    return f"{folder / 'methods'} (thinned), {folder / 'checkpoints'} (trained classifiers)"
+
+
+def _draw(results: FairnessResults) -> list[Path]:
+    study, place = results.study, FairnessFolder(results.folder)
+    speeds = [f"{label} {took['ms_per_step']:.2f} ms ({took['device']})" for label, took in place.durations().items()]
+    details = {
+        "protocol": setting(study),
+        "a run ends at the first of": ends(study),
+        **place.provenance(),
+        "a step of all seeds took": ", ".join(speeds),
+        "command": study.command(),
+    }
+    return write_fairness(results, details)
+
+
+FAIRNESS = Kind(
+    name="fairness",
+    title="Fair classification on Adult",
+    source="table fairness_table",
+    options=TRAINING | options_of(FairnessStudy),
+    run_options=tuple(TRAINING),
+    read_study=read_study,
+    run=run_fairness,
+    read_results=read_results,
+    summary=_summary,
+    numbers=_numbers,
+    draw=_draw,
+)

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.notation import split_list
 from paretograd.checks import as_number, whole_number
 from paretograd.errors import InputError, ParameterError, ParetogradError, ShapeError
+from paretograd.experiments import kind
 from paretograd.experiments.fairness.training import Setting
 from paretograd.experiments.files import file_names
+from paretograd.experiments.kind import Option, option, options_of, read_options
 from paretograd.experiments.study import (
     Method,
     call,
@@ -25,7 +26,6 @@ from paretograd.experiments.study import (
     from_plain,
     labels_of,
     others,
-    read_seeds,
     settle,
     to_plain,
     written,
@@ -152,8 +152,6 @@ def _check(name: str, rows: Rows, train: Rows) -> None:
 _TRIAL = ((2.0, -1.0, 0.5), (-1.0, 1.0, 0.1), (0.5, 0.1, 3.0))
 #: Steps that float32 can take: the data are in it, unless a caller brings others.
 _SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max))
-#: What the command has an option for.
-_OPTIONS = ("methods", "seeds", "steps", "gaps", "scaling", "tf32")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +171,14 @@ class FairnessStudy:
         own_data: what is known of data that are not Adult; `run_fairness` sets it.
     """
 
-    methods: tuple[str, ...] = (*TABLE, *UNSTABLE, *BEYOND)
-    seeds: tuple[int, ...] = SEEDS
-    steps: int = STEPS
+    methods: tuple[str, ...] = option((*TABLE, *UNSTABLE, *BEYOND), kind.METHODS)
+    seeds: tuple[int, ...] = option(SEEDS, kind.SEEDS)
+    steps: int = option(STEPS, Option(f"At most this many: {STEPS} if not given.", type=int, least=1))
     lr: float = LR
     stop: float = STOP
-    gaps: Gaps = "sums"
-    scaling: Scaling = "all"
-    tf32: bool = True
+    gaps: Gaps = option("sums", Option("Gaps of sums as in the benchmark, or of group means.", "sums|means"))
+    scaling: Scaling = option("all", Option("Standardise over all rows as in the benchmark, or train.", "all|train"))
+    tf32: bool = option(True, kind.TF32)
     width: int = 256
     own_data: OwnData | None = field(default=None, repr=False)
 
@@ -252,10 +250,10 @@ class FairnessStudy:
 
     def command(self) -> str:
         """What makes this study: a command, or a call where it has no option for something."""
-        other = others(self, FairnessStudy())
-        if set(other) - set(_OPTIONS):
+        other, known = others(self, FairnessStudy()), options_of(FairnessStudy)
+        if set(other) - set(known):
             return call(self, "fairness.run_fairness")
-        return command_line(self, "fairness", [name for name in _OPTIONS if name in other])
+        return command_line(self, "fairness", [name for name in known if name in other])
 
 
 def _rules(given: object) -> tuple[str, ...]:
@@ -270,22 +268,6 @@ def _rules(given: object) -> tuple[str, ...]:
     return tuple(map(str, rules))
 
 
-def read_study(
-    methods: str | None = None, seeds: str | None = None, steps: int | None = None, **more: Any
-) -> FairnessStudy:
-    """A study from what a person writes on a command line; None is the paper's protocol.
-
-    Args:
-        methods: rules separated by commas.
-        seeds: numbers separated by commas.
-        steps: at most this many.
-        **more: other attributes of `FairnessStudy`.
-    """
-    given: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
-    if methods is not None:
-        given["methods"] = tuple(split_list(methods))
-    if seeds is not None:
-        given["seeds"] = read_seeds(seeds, "24,42")
-    if steps is not None:
-        given["steps"] = steps
-    return FairnessStudy(**given)
+def read_study(**given: Any) -> FairnessStudy:
+    """A study from the options of a command line; what is None or missing is the paper's protocol."""
+    return FairnessStudy(**read_options(FairnessStudy, given))

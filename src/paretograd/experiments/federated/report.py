@@ -19,8 +19,10 @@ from paretograd.experiments.federated.figures import (
     noise_sweep,
 )
 from paretograd.experiments.federated.plan import Run, label_of
-from paretograd.experiments.federated.result import RunResult
-from paretograd.experiments.federated.run import FederatedResults
+from paretograd.experiments.federated.result import FederatedFolder, RunResult
+from paretograd.experiments.federated.run import FederatedResults, read_results, run_federated
+from paretograd.experiments.federated.study import FederatedStudy, read_study
+from paretograd.experiments.kind import TRAINING, Kind, Option, Summary, options_of
 from paretograd.geometry.gramian import Array
 from paretograd.reports.palette import Curve
 from paretograd.reports.study.content import Content, Quantity
@@ -142,3 +144,60 @@ def write_federated(results: FederatedResults, details: Mapping[str, str]) -> li
     shown = {f"finding {place}": text for place, text in enumerate(table.judged(results.study, rows), start=1)}
     text = page(content, summary, None, [], drawn, {**shown, **details})
     return write_files(results.folder, rendered(figures), text)
+
+
+#: Columns of a terminal with room for all columns.
+_WIDE = 110
+#: Left out where there is less room.
+_MORE = ("under attack, all test images", "ours less the paper's")
+_SMALL = Option("A few minutes on two cores, with the same ordering.", type=bool)
+
+
+def _summary(results: FederatedResults, width: int) -> Summary:
+    """A narrow terminal has no room for all columns."""
+    study, found = results.study, results.rows
+    return Summary(
+        title=table.TITLE,
+        lines=(table.setting_in_words(study), table.heading(study)),
+        tables={title: [_fitting(row, width) for row in rows] for title, rows in table.tables(study, found).items()},
+        legend=table.legend(study),
+        remarks=table.notes(study, found, results.runs),
+    )
+
+
+def _fitting(row: Mapping[str, str], width: int) -> dict[str, str]:
+    return {name: text for name, text in row.items() if width >= _WIDE or name not in _MORE}
+
+
+def _numbers(results: FederatedResults) -> str:
+    return f"{results.folder / 'runs'} (thinned)"
+
+
+def _draw(results: FederatedResults) -> list[Path]:
+    place = FederatedFolder(results.folder)
+    durations = place.durations().values()
+    seconds = [float(found["seconds"]) for found in durations]
+    each = sorted(took / found["runs"] for took, found in zip(seconds, durations, strict=True))
+    took = f"{each[0]:.1f} to {each[-1]:.1f} s; all {sum(seconds) / 60:.1f} min" if seconds else ""
+    details = {
+        "protocol": table.setting_in_words(results.study),
+        **place.provenance(),
+        "a run's share of the time": took,
+        "command": results.study.command(),
+    }
+    return write_federated(results, details)
+
+
+FEDERATED = Kind(
+    name="federated",
+    title=table.TITLE,
+    source="table adv_fl_accuracy",
+    options=TRAINING | {"small": _SMALL} | options_of(FederatedStudy),
+    run_options=tuple(TRAINING),
+    read_study=read_study,
+    run=run_federated,
+    read_results=read_results,
+    summary=_summary,
+    numbers=_numbers,
+    draw=_draw,
+)

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from paretograd.aggregators.notation import split_list
 from paretograd.checks import as_number, whole_number
 from paretograd.errors import InputError, ParameterError, ParetogradError
+from paretograd.experiments import kind
 from paretograd.experiments.federated.plan import (
     CLIPS,
     EPOCHS,
@@ -28,22 +28,30 @@ from paretograd.experiments.federated.plan import (
     rule_of,
 )
 from paretograd.experiments.files import file_names
+from paretograd.experiments.kind import Option, option, options_of, read_list, read_options
 from paretograd.experiments.study import (
     call,
     checked_seeds,
     command_line,
     from_plain,
     others,
-    read_seeds,
     settle,
     to_plain,
     written,
 )
 from paretograd.federated.aggregation import combine_updates
 
-#: What the command has an option for.
-_OPTIONS = ("parts", "methods", "seeds", "epochs", "lr", "noise", "tf32")
 _SIZES = ("epochs", "every", "clients", "shards", "size", "test_size")
+
+
+def read_noise(written: str) -> float | str:
+    """A number, or the word ``literal``."""
+    if written.strip().lower() == "literal":
+        return "literal"
+    try:
+        return float(written)
+    except ValueError:
+        raise InputError(f"--noise {written!r}: write a number such as 0.15, or the word literal") from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,18 +74,28 @@ class FederatedStudy:
         own_data: the checksum of images that are not CIFAR-10; `run_federated` sets it.
     """
 
-    parts: tuple[str, ...] = tuple(PARTS)
-    methods: tuple[str, ...] = ()
-    seeds: tuple[int, ...] = SEEDS
-    epochs: int = EPOCHS
-    lr: float = LR
-    noise: float | str = NOISE
+    parts: tuple[str, ...] = option(
+        tuple(PARTS), Option(f"Groups of runs, separated by commas: {','.join(PARTS)}.", "PARTS", read=read_list)
+    )
+    methods: tuple[str, ...] = option((), kind.METHODS)
+    seeds: tuple[int, ...] = option(SEEDS, kind.SEEDS)
+    epochs: int = option(EPOCHS, Option(f"{EPOCHS} if not given.", type=int, least=1))
+    lr: float = option(LR, Option(f"Step size: {LR:g} if not given.", "LR", type=float))
+    noise: float | str = option(
+        NOISE,
+        Option(
+            f"Noise of the attack, relative to the flipped gradient: {NOISE:g} if not given. "
+            "literal: the paper's scale.",
+            "RHO|literal",
+            read=read_noise,
+        ),
+    )
     every: int = 10
     clients: int = 10
     shards: int = 10
     size: int = 200
     test_size: int = 40
-    tf32: bool = True
+    tf32: bool = option(True, kind.TF32)
     own_data: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
@@ -149,12 +167,13 @@ class FederatedStudy:
 
     def command(self) -> str:
         """What makes this study: a command, or a call where it has no option for something."""
+        known = options_of(FederatedStudy)
         for base, flag in ((FederatedStudy(), []), (small_study(), ["--small"])):
             other = set(others(self, base))
-            if not other - set(_OPTIONS):
+            if not other - set(known):
                 if flag and other & {"parts", "methods"}:  # one of them alone would change the other
                     other |= {"parts", "methods"} if self.methods else {"parts"}
-                names = [name for name in _OPTIONS if name in other and (name != "methods" or self.methods)]
+                names = [name for name in known if name in other and (name != "methods" or self.methods)]
                 return command_line(self, "federated", names, flag)
         return call(self, "federated.run_federated")
 
@@ -171,37 +190,22 @@ def small_study() -> FederatedStudy:
     )
 
 
-def read_study(
-    small: bool = False,
-    parts: str | None = None,
-    methods: str | None = None,
-    seeds: str | None = None,
-    noise: str | None = None,
-    **more: Any,
-) -> FederatedStudy:
-    """A study from what a person writes on a command line; None is the paper's protocol.
+def read_study(small: bool | None = None, **given: Any) -> FederatedStudy:
+    """A study from the options of a command line; what is None or missing is the paper's protocol.
+
+    ``parts`` without ``methods`` means all rules of these parts. ``methods`` without ``parts`` adds the parts that
+    these rules are in.
 
     Args:
         small: start from the laptop's variant instead.
-        parts: names separated by commas; if they are given and ``methods`` is not, all rules of these parts.
-        methods: rules separated by commas; if they are given and ``parts`` is not, more parts if they are in no other.
-        seeds: numbers separated by commas.
-        noise: a number, or ``literal``.
-        **more: other attributes of `FederatedStudy`.
+        **given: options of `FederatedStudy`.
     """
-    given: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
-    start = small_study() if small else FederatedStudy()
-    if parts is not None:
-        given |= {"parts": tuple(split_list(parts)), "methods": ()}
-    if methods is not None:
-        given["methods"] = tuple(split_list(methods))
-        if parts is None:
-            given["parts"] = _parts_with(given["methods"], start)
-    if seeds is not None:
-        given["seeds"] = read_seeds(seeds, "0,1")
-    if noise is not None:
-        given["noise"] = _read_noise(noise)
-    return replace(start, **given)
+    values, start = read_options(FederatedStudy, given), small_study() if small else FederatedStudy()
+    if "parts" in values:
+        values.setdefault("methods", ())
+    elif "methods" in values:
+        values["parts"] = _parts_with(values["methods"], start)
+    return replace(start, **values)
 
 
 def _parts_with(methods: Collection[str], start: FederatedStudy) -> tuple[str, ...]:
@@ -212,12 +216,3 @@ def _parts_with(methods: Collection[str], start: FederatedStudy) -> tuple[str, .
     if missing.difference(*rules.values()):
         return tuple(PARTS)
     return tuple(part for part in PARTS if part in start.parts or rules[part] & missing)
-
-
-def _read_noise(written: str) -> float | str:
-    if written.strip().lower() == "literal":
-        return "literal"
-    try:
-        return float(written)
-    except ValueError:
-        raise InputError(f"--noise {written!r}: write a number such as 0.15, or the word literal") from None

@@ -25,7 +25,7 @@ from paretograd.experiments.folder import (
 )
 from paretograd.experiments.progress import Watch
 from paretograd.experiments.study import Method
-from paretograd.experiments.synthetic.study import Study, command_of
+from paretograd.experiments.synthetic.study import Study
 from paretograd.experiments.synthetic.table import rows, write, write_metrics
 from paretograd.experiments.work import Checkpoints, checked_interval, load, work_to_the_end
 
@@ -63,7 +63,7 @@ class StudyFolder(Folder):
         return int(thinning)
 
     def _write(self, study: Study, metrics_every: int, sessions: list[dict[str, Any]]) -> None:
-        write_config(self.config, study, command_of(study), sessions, {"metrics_every": metrics_every})
+        write_config(self.config, study, study.command(), sessions, {"metrics_every": metrics_every})
 
     def load(self, name: str, label: str, study: Study) -> Trajectory:
         """The trajectory of a method that is done; a damaged one is refused with the way out."""

@@ -19,6 +19,7 @@ from paretograd.descent import Aligned, Armijo, Constant, DescentWarning, Monoto
 from paretograd.descent.run import Descent
 from paretograd.errors import InputError, ParameterError, ParetogradError, UnknownNameError
 from paretograd.experiments.files import file_names
+from paretograd.experiments.kind import Option, option
 from paretograd.experiments.study import Method, checked_seeds, labels_of
 from paretograd.problems.base import Problem
 from paretograd.problems.registry import problem
@@ -47,12 +48,12 @@ class Study:
     problem: str
     methods: tuple[Method, ...]
     seeds: tuple[int, ...] = (0,)
-    steps: int = 10_000
+    steps: int = option(10_000, Option("Take at most this many steps.", type=int, least=1))
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    figure_seed: int | None = None
-    stop_gamma: float = 0.01
-    stop_norm: float = 0.01
-    dtype: str = "float64"
+    figure_seed: int | None = option(None, Option("The seed that figures show; the first if not given.", type=int))
+    stop_gamma: float = option(0.01, Option("Stop a run at a smaller gamma; 0: never.", type=float, least=0.0))
+    stop_norm: float = option(0.01, Option("Stop a run at a shorter direction; 0: never.", type=float, least=0.0))
+    dtype: str = option("float64", Option("Precision: float64 or float32."))
 
     def __post_init__(self) -> None:
         whole_number("study", "steps", self.steps)
@@ -124,6 +125,28 @@ class Study:
             "methods": [asdict(method) for method in self.methods],
             "seeds": list(self.seeds),
         }
+
+    def command(self) -> str:
+        """``paretograd reproduce ...`` for the paper's studies, else ``paretograd run ...`` with all options."""
+        found = _in_paper(self)
+        if found:
+            name, authors_lr = found
+            return f"paretograd reproduce {name}" + " --authors-lr" * authors_lr
+        defaults = {entry.name: entry.default for entry in fields(Study)}
+        words = ["paretograd", "run", self.problem]
+        for key, value in self.parameters.items():
+            words += ["--param", f"{key}={value}"]
+        words += ["--aggregators", ",".join(method.rule for method in self.methods)]
+        words += ["--seeds", ",".join(map(str, self.seeds)) + "," * (len(self.seeds) == 1)]
+        words += ["--lr", self.lr, "--steps", str(self.steps)]
+        for method in self.methods:
+            if method.lr != self.lr:
+                words += ["--lr-for", f"{method.rule}={method.lr}"]
+        for key in ("figure_seed", "stop_gamma", "stop_norm", "dtype"):
+            value = getattr(self, key)
+            if value != defaults[key]:
+                words += [f"--{key.replace('_', '-')}", f"{value}"]
+        return shlex.join(words)
 
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> Study:
@@ -228,35 +251,10 @@ def paper_study(name: str, authors_lr: bool = False) -> Study:
     )
 
 
-_DEFAULTS: dict[str, Any] = {entry.name: entry.default for entry in fields(Study)}
-
-
 def title_of(study: Study) -> str:
     """A heading: the paper's, or problem and number of methods."""
     found = _in_paper(study)
     return PAPER[found[0]].title if found else f"{len(study.methods)} methods on {study.make_problem().label}"
-
-
-def command_of(study: Study) -> str:
-    """``paretograd reproduce ...`` for the paper's studies, else ``paretograd run ...`` with all that is no default."""
-    found = _in_paper(study)
-    if found:
-        name, authors_lr = found
-        return f"paretograd reproduce {name}" + " --authors-lr" * authors_lr
-    words = ["paretograd", "run", study.problem]
-    for key, value in study.parameters.items():
-        words += ["--param", f"{key}={value}"]
-    words += ["--aggregators", ",".join(method.rule for method in study.methods)]
-    words += ["--seeds", ",".join(map(str, study.seeds)) + "," * (len(study.seeds) == 1)]
-    words += ["--lr", study.lr, "--steps", str(study.steps)]
-    for method in study.methods:
-        if method.lr != study.lr:
-            words += ["--lr-for", f"{method.rule}={method.lr}"]
-    for key in ("figure_seed", "stop_gamma", "stop_norm", "dtype"):
-        value = getattr(study, key)
-        if value != _DEFAULTS[key]:
-            words += [f"--{key.replace('_', '-')}", f"{value}"]
-    return shlex.join(words)
 
 
 def _in_paper(study: Study) -> tuple[str, bool] | None:

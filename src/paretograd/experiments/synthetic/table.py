@@ -13,7 +13,7 @@ from paretograd.descent import Stop
 from paretograd.descent.trajectory import Trajectory
 from paretograd.experiments.files import in_markdown, markdown_table, write_csv, write_text
 from paretograd.experiments.folder import Folder
-from paretograd.experiments.synthetic.study import Study, command_of, title_of
+from paretograd.experiments.synthetic.study import Study, title_of
 
 #: Losses that a table for people shows; the csv has all.
 SHOWN_LOSSES = 3
@@ -182,7 +182,7 @@ def write(place: Folder, study: Study, trajectories: Mapping[str, Trajectory]) -
 
 def _markdown(study: Study, found: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> Iterator[str]:
     shown = for_people(study, found)
-    yield from (f"# {title_of(study)}", "", f"Made by `{command_of(study)}`. {heading(study)}", "")
+    yield from (f"# {title_of(study)}", "", f"Made by `{study.command()}`. {heading(study)}", "")
     yield from markdown_table(shown, ("method", "theorem"))
     for sentence in (legend(study, found), *remarks):
         yield from ("", in_markdown(sentence))

@@ -1,0 +1,256 @@
+"""``paretograd run``, ``reproduce`` and ``report``: studies in folders.
+
+What is an option of a study is declared in its dataclass (see `paretograd.experiments.kind`); the commands take their
+options from there.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from paretograd.aggregators.notation import read_rule, split_list
+from paretograd.cli.console import console, errors_in_words, places, shown
+from paretograd.errors import InputError, MissingExtraError
+from paretograd.experiments import Method, Study
+from paretograd.experiments.kind import Kind, Option, flag, options_of
+from paretograd.experiments.progress import Bars
+from paretograd.experiments.registry import STUDIES, find_kind, kind_in
+from paretograd.experiments.synthetic.report import METRICS_EVERY, SYNTHETIC
+from paretograd.problems.registry import problem as make_problem
+
+#: A larger count is taken for a seed.
+_MOST_SEEDS = 1000
+
+Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to write; runs/NAME if not given.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with what is in the folder; methods that are done are not run again.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove the study in the folder and start anew.")]
+CheckpointEvery = Annotated[
+    float, typer.Option(metavar="SECONDS", min=0.0, help="Work between two checkpoints: what a kill can lose.")
+]
+Report = Annotated[bool, typer.Option("--report/--no-report", help="Draw the figures and write report.html.")]
+
+
+def _takes(parameters: Sequence[Parameter]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace ``**options`` in the signature of a command by these parameters, in front of ``out``."""
+
+    def changed(command: Callable[..., None]) -> Callable[..., None]:
+        found = signature(command, eval_str=True)
+        own = [one for one in found.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        place = [one.name for one in own].index("out")
+        every = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*own[:place], *parameters, *own[place:])]
+        command.__signature__ = found.replace(parameters=every)  # type: ignore[attr-defined]
+        return command
+
+    return changed
+
+
+def _parameter(name: str, declared: Option, default: Any = None, panel: str | None = None) -> Parameter:
+    """An option as typer takes it."""
+    info = typer.Option(
+        f"{flag(name)}/--no-{flag(name)[2:]}" if declared.switch else flag(name),
+        metavar=declared.metavar,
+        min=declared.least,
+        help=declared.help,
+        rich_help_panel=panel,
+    )
+    kind = declared.type if default is not None else declared.type | None
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
+
+
+def _for_studies() -> list[Parameter]:
+    """The options of all studies, in panels by the studies that have them; those of most studies come first."""
+    owners: dict[str, list[str]] = {}
+    for kind in STUDIES.values():
+        for name in kind.options:
+            owners.setdefault(name, []).append(kind.name)
+    made = []
+    for name, having in sorted(owners.items(), key=lambda entry: -len(entry[1])):
+        panel = f"For {' and '.join(filter(None, (', '.join(having[:-1]), having[-1])))}"
+        made.append(_parameter(name, STUDIES[having[0]].options[name], panel=panel))
+    return made
+
+
+def _for_problems() -> list[Parameter]:
+    """The options of a study on a test problem that are plain values."""
+    defaults = {entry.name: entry.default for entry in fields(Study)}
+    made = [_parameter(name, declared, defaults[name]) for name, declared in options_of(Study).items()]
+    return [*made, _parameter("metrics_every", METRICS_EVERY)]
+
+
+@_takes(_for_studies())
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help=f"{', '.join(STUDIES)}. Without a name: what they are.")] = None,
+    out: Out = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    checkpoint_every: CheckpointEvery = 5.0,
+    report: Report = True,
+    **options: Any,
+) -> None:
+    """Reproduce a study of the paper: figures, table and report, by the authors' protocol."""
+    with errors_in_words():
+        if name is None:
+            for kind in STUDIES.values():
+                typer.echo(f"{kind.name:10}{kind.title}" + f" ({kind.source})" * bool(kind.source))
+            typer.echo("\nNext: paretograd reproduce vlmop2")
+            return
+        kind = find_kind(name)
+        given = [flag(key) for key, value in options.items() if value is not None and key not in kind.options]
+        if given:
+            raise InputError(f"reproduce {name} has no {', '.join(given)}; see paretograd reproduce --help")
+        work = {"resume": resume, "overwrite": overwrite, "checkpoint_every": checkpoint_every}
+        _follow(kind, kind.make(options), out or Path("runs") / kind.name, work, kind.to_run(options), report)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of a study, finished or not: runs/fairness")],
+) -> None:
+    """Draw the figures and the page of a study from its folder; nothing is run."""
+    with errors_in_words():
+        kind = kind_in(folder)
+        for path in kind.draw(kind.read_results(folder)):
+            typer.echo(path)
+
+
+@_takes(_for_problems())
+def run(
+    problem: Annotated[str, typer.Argument(help="A problem of paretograd problems, such as vlmop2 or dtlz2.")],
+    aggregators: Annotated[
+        str,
+        typer.Option(metavar="RULES", help="Rules separated by commas; quote them: 'mgda,upgrad*,mas-rr(100)'."),
+    ] = "mgda,upgrad,dualproj,nash-mtl",
+    seeds: Annotated[
+        str, typer.Option(metavar="SEEDS", help="How many (5 means 0 to 4), or which: 24,42,48. One seed alone: 100,")
+    ] = "1",
+    lr: Annotated[
+        str,
+        typer.Option(
+            metavar="LR",
+            help="Step size: a number, or smooth, aligned, monotone (the theorems', which need the problem's "
+            "smoothness constant) or armijo (line search). Parameters in parentheses: 'armijo(start=0.5)'.",
+        ),
+    ] = "0.001",
+    param: Annotated[
+        list[str] | None,
+        typer.Option("--param", metavar="KEY=VALUE", help="A parameter of the problem: n=6, m=3. Repeat it."),
+    ] = None,
+    lr_for: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--lr-for", metavar="RULE=LR", help="Another step size for one rule: 'nash-mtl*=0.005'. Repeat it."
+        ),
+    ] = None,
+    out: Out = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    checkpoint_every: CheckpointEvery = 5.0,
+    report: Report = True,
+    **options: Any,
+) -> None:
+    """Compare rules on a test problem: whole runs, with checkpoints, a table, figures and a report."""
+    with errors_in_words():
+        name, parameters = _read_parameters(problem, param or [])
+        study = Study(
+            problem=name,
+            parameters=parameters,
+            methods=_read_methods(aggregators, lr, lr_for or []),
+            seeds=_read_seeds(seeds),
+            **{key: options[key] for key in options_of(Study)},
+        )
+        work = {"resume": resume, "overwrite": overwrite, "checkpoint_every": checkpoint_every}
+        _follow(SYNTHETIC, study, out or Path("runs") / name, work, SYNTHETIC.to_run(options), report)
+
+
+def _follow(
+    kind: Kind, study: Any, folder: Path, work: Mapping[str, Any], to_run: Mapping[str, Any], report: bool
+) -> None:
+    """Run a study under bars, print its summary, draw its report; an interrupt says how to go on.
+
+    Args:
+        kind: of the study.
+        study: what is run.
+        folder: where.
+        work: ``resume``, ``overwrite`` and ``checkpoint_every``.
+        to_run: options of the run that are no part of the study.
+        report: whether to draw figures and page.
+    """
+    try:
+        with Bars() as bars:
+            results = kind.run(study, folder, **work, **to_run, watch=bars)
+        console().print(shown(kind.summary(results, console().width)))
+        console().print(places(folder, _drawn(kind, results) if report else [], kind.numbers(results)))
+    except KeyboardInterrupt:
+        more = "".join(f" {flag(name)} {shlex.quote(str(value))}" for name, value in to_run.items())
+        go_on = f"{study.command()}{more} --out {shlex.quote(str(folder))} --resume"
+        typer.echo(f"interrupted; what was done is in {folder}. Go on with:\n  {go_on}", err=True)
+        raise typer.Exit(130) from None
+
+
+def _drawn(kind: Kind, results: Any) -> list[Path]:
+    """Figures and page; without the extras they need, a sentence about it, since all numbers are there."""
+    try:
+        return kind.draw(results)
+    except MissingExtraError as error:
+        typer.echo(f"no report: {error}; then run: paretograd report {results.folder}", err=True)
+        return []
+
+
+def _read_parameters(name: str, written: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """The problem's name and all its parameters, from ``vlmop2`` and ``n=6``."""
+    for part in written:
+        if "=" not in part:
+            raise InputError(f"--param {part!r}: write key=value, such as --param n=6")
+    parameters: dict[str, Any] = {}
+    for part in written:
+        for key, value in read_rule(f"problem({part})").keywords:
+            if key in parameters:
+                raise InputError(f"--param gives {key} twice")
+            parameters[key] = value
+    made = make_problem(name, **parameters)
+    return made.name, dict(made.parameters)
+
+
+def _read_seeds(written: str) -> tuple[int, ...]:
+    """``5`` is 0 to 4; ``24,42`` and ``100,`` are what they say."""
+    parts = split_list(written)
+    try:
+        numbers = tuple(int(part) for part in parts)
+    except ValueError:
+        numbers = ()
+    if not numbers:
+        raise InputError(f"--seeds {written!r}: a count such as 5, or seeds separated by commas such as 24,42,48")
+    if "," in written:
+        return numbers
+    count = numbers[0]
+    if not 1 <= count <= _MOST_SEEDS:
+        raise InputError(
+            f"--seeds {count} asks for that many runs; it can be 1 to {_MOST_SEEDS}. For the seed {count} alone write "
+            f"--seeds {count},"
+        )
+    return tuple(range(count))
+
+
+def _read_methods(aggregators: str, lr: str, lr_for: Sequence[str]) -> tuple[Method, ...]:
+    """The rules of a list, each with its step size."""
+    rules = split_list(aggregators)
+    if not rules:
+        raise InputError("--aggregators is empty; name at least one rule, such as --aggregators mgda,upgrad")
+    own: dict[str, str] = {}
+    for part in lr_for:
+        rule, _, value = part.rpartition("=")
+        if rule.strip() not in rules or not value.strip():
+            raise InputError(
+                f"--lr-for {part!r}: write RULE=LR with a rule of --aggregators ({', '.join(rules)}), such as "
+                f"{rules[0]}=0.005"
+            )
+        own[rule.strip()] = value.strip()
+    return tuple(Method(rule, own.get(rule, lr)) for rule in rules)
