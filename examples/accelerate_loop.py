@@ -1,11 +1,11 @@
-"""Accelerate: `pg.backward` in place of `accelerator.backward`, in one process or in several.
+"""Accelerate: replace `accelerator.backward` with `pg.backward`, in one process or several.
 
-Each process computes the losses of its own part of the batch. `pg.backward` sees that the model is under
-DistributedDataParallel and averages the gradients of each loss over the processes before it aggregates them, so that
-several processes take the very step that one process would take with the whole batch. `samples=`
-weighs each process by the number of its samples, which may differ in the last batch of an epoch.
+Each process computes the losses of its own part of the batch. `pg.backward` detects that the model is under
+DistributedDataParallel and averages the gradients of each loss over the processes before it aggregates them, so
+several processes take the same step as one process with the whole batch. `samples=` weights each process by its
+number of samples, which may differ in the last batch of an epoch.
 
-mixed_precision="bf16" needs nothing more; "fp16" has a scaler in `accelerator.scaler`, see amp.py.
+mixed_precision="bf16" needs no changes; for "fp16" use the scaler in `accelerator.scaler`, see amp.py.
 
 Run: pip install 'paretograd[examples]'; python examples/accelerate_loop.py [--steps 200] [--seed 0]
 or:  torchrun --nproc_per_node 2 examples/accelerate_loop.py
@@ -24,7 +24,7 @@ import paretograd as pg
 
 
 def make_data(count: int) -> tuple[Tensor, Tensor]:
-    """Inputs (count, 8) and two targets each."""
+    """Return inputs (count, 8) and two targets for each."""
     x = torch.randn(count, 8)
     return x, torch.stack([x[:, 0].sin() + x[:, 1], x[:, 1] - x[:, 2].square()], dim=1)
 
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
-    accelerator = Accelerator(cpu=True)  # leave out cpu=True to use what the machine has
+    accelerator = Accelerator(cpu=True)  # omit cpu=True to use the available devices
     set_seed(args.seed)
     x, y = make_data(2048)
     model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 2))

@@ -1,13 +1,13 @@
 """Mixed precision: bfloat16 or float16 autocast, with a GradScaler for float16.
 
-The losses are computed under autocast, and `pg.backward` is called after it, as `backward` would be. Gradients arrive
-in the dtype of the parameters; their products are float32 and summed in float64, which weights are computed in. float16
-needs a scaler, which takes two changes to the usual loop:
+Compute the losses under autocast and call `pg.backward` outside it, like `backward`. Gradients have the dtype of the
+parameters; their products are computed in float32 and summed in float64, and the weights are computed in float64.
+float16 needs a scaler, which requires two changes to the usual loop:
 
-- scale each loss, and not their sum. The rule has to be of degree one (`rule.guarantee.degree`), as most are: then the
-  direction scales with the losses, and unscaling gives what it would have been.
-- pass nonfinite="propagate". Where a scaled gradient overflows, `pg.backward` would raise an error and leave `.grad`
-  alone; this hands the infinity on to the scaler, which skips the step and lowers the scale.
+- Scale each loss instead of their sum. The rule must have degree one (`rule.guarantee.degree`), as most do: then the
+  direction scales with the losses, and unscaling restores it.
+- Pass nonfinite="propagate". If a scaled gradient overflows, `pg.backward` would otherwise raise an error and leave
+  `.grad` unchanged. With this option the scaler sees the infinity, skips the step and lowers the scale.
 
 Run: python examples/amp.py [--steps 200] [--seed 0] [--device cpu] [--dtype bfloat16|float16]
 """
@@ -22,7 +22,7 @@ import paretograd as pg
 
 
 def task_losses(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
-    """Mean squared error of each output, in float32."""
+    """Return the mean squared error of each output, in float32."""
     return list(functional.mse_loss(model(x).float(), y, reduction="none").mean(dim=0).unbind())
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
-    parser.add_argument("--scale", type=float, default=2.0**16, help="the first scale of the losses, for float16")
+    parser.add_argument("--scale", type=float, default=2.0**16, help="initial scale of the losses, for float16")
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
@@ -54,7 +54,7 @@ def main() -> None:
             losses = task_losses(model, x[rows], y[rows])
         pg.backward([scaler.scale(loss) for loss in losses], rule, nonfinite=nonfinite)
         scale = scaler.get_scale()
-        scaler.step(optimizer)  # unscales; without a scaler, an ordinary step
+        scaler.step(optimizer)  # unscales first; an ordinary step if the scaler is disabled
         scaler.update()
         skipped += scaler.get_scale() < scale
     after = task_losses(model, x, y)

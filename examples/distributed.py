@@ -1,11 +1,11 @@
-"""Several processes: the same line in the training loop, and the step that one process would take with the whole batch.
+"""Several processes: the same call takes the same step as one process with the whole batch.
 
-Started by torchrun, each process has a part of every batch. The model is under DistributedDataParallel, or with --fsdp
-under `fully_shard`; `pg.backward` sees which, averages the gradients of each loss over the processes, and aggregates
-those. Started without torchrun, the program runs in one process, on the same batches: it prints the same numbers.
+Under torchrun each process has a part of every batch. The model is under DistributedDataParallel, or with --fsdp under
+`fully_shard`. `pg.backward` detects which, averages the gradients of each loss over the processes, and aggregates the
+averages. Without torchrun the program runs in one process on the same batches, and prints the same numbers.
 
-The data are divided unevenly on purpose: the last process has the smallest part of each batch. `samples=` says how many
-samples a process has, so that all samples count alike.
+The data is divided unevenly on purpose: the last process has the smallest part of each batch. `samples=` gives the
+number of samples of a process, so that all samples count equally.
 
 Run: torchrun --nproc_per_node 2 examples/distributed.py [--steps 100] [--seed 0] [--fsdp]
 or:  python examples/distributed.py
@@ -39,7 +39,7 @@ class TwoTasks(nn.Module):
 
 
 def make_batch(step: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs (61, 8) and two targets each, the same on every process."""
+    """Return inputs (61, 8) and two targets for each, the same on every process."""
     x = torch.randn(61, 8, generator=torch.Generator().manual_seed(1000 * seed + step), dtype=torch.float64)
     return x, torch.stack([x[:, 0].sin() + x[:, 1], x[:, 1] - x[:, 2].square()], dim=1)
 
@@ -59,10 +59,10 @@ def main() -> None:
     if "RANK" in os.environ:  # started by torchrun
         dist.init_process_group("gloo")  # "nccl" on GPUs
         rank, size = dist.get_rank(), dist.get_world_size()
-    torch.manual_seed(args.seed)  # the same parameters everywhere
+    torch.manual_seed(args.seed)  # same initial parameters everywhere
     model: nn.Module = TwoTasks().double()
     if size > 1 and args.fsdp:
-        mesh = init_device_mesh("cpu", (size,))  # "cuda" on GPUs, which torch would take if there are any
+        mesh = init_device_mesh("cpu", (size,))  # "cuda" on GPUs; the default mesh would use any GPU
         fully_shard(model.trunk, mesh=mesh)
         fully_shard(model, mesh=mesh)
     elif size > 1:
@@ -72,9 +72,9 @@ def main() -> None:
         x, y = (part.tensor_split(size)[rank] for part in make_batch(number, args.seed))
         optimizer.zero_grad()
         losses = task_losses(model, x, y)
-        step = pg.backward(losses, pg.UPGrad(), samples=len(x))  # the same line, whatever the model is under
+        step = pg.backward(losses, pg.UPGrad(), samples=len(x))  # the same call for any wrapper
         optimizer.step()
-    test = task_losses(model, *make_batch(-1, args.seed))  # every process computes the same here
+    test = task_losses(model, *make_batch(-1, args.seed))  # the same on every process
     if rank == 0:
         weights = ", ".join(f"{w:.8f}" for w in step.weights)
         print(f"{size} process(es), weights of the last step: {weights}, gamma {step.gamma:.8f}")

@@ -1,15 +1,15 @@
-"""Lightning: manual optimization, with the metrics of every step in the logs.
+"""Lightning: use manual optimization and log the metrics of every step.
 
 Automatic optimization has one loss and calls `backward` itself. With `automatic_optimization = False` the training
-step calls `pg.backward`, steps the optimizer, and logs what the step knows about itself: the weights, the gradients'
-norms, conflicts, and the distance from Pareto stationarity.
+step calls `pg.backward`, steps the optimizer, and logs the metrics of the step: the weights, the norms of the
+gradients, conflicts, and the distance from Pareto stationarity.
 
-`pg.backward` stands in for `self.manual_backward`, so it is up to you what that adds:
+`pg.backward` replaces `self.manual_backward`, so you must handle what that adds:
 
-- precision="bf16-mixed" needs nothing more. precision="16-mixed" has a scaler that `manual_backward` would have used;
-  see amp.py for the loop with a scaler.
-- with several processes there is nothing to add: Lightning puts the module under DistributedDataParallel, which
-  `pg.backward` sees; it averages the gradients of each loss over the processes before it aggregates them.
+- precision="bf16-mixed" needs no changes. For precision="16-mixed", `manual_backward` would use a scaler; see amp.py
+  for the loop with a scaler.
+- Several processes need no changes. Lightning puts the module under DistributedDataParallel, which `pg.backward`
+  detects; it averages the gradients of each loss over the processes before it aggregates them.
 
 Run: pip install 'paretograd[examples]'; python examples/lightning_module.py [--steps 200] [--seed 0] [--devices 1]
 """
@@ -56,7 +56,7 @@ class TwoTasks(lightning.LightningModule):
 
 
 def make_data(count: int) -> TensorDataset:
-    """Inputs (count, 8) and two targets each."""
+    """Return inputs (count, 8) and two targets for each."""
     x = torch.randn(count, 8)
     return TensorDataset(x, torch.stack([x[:, 0].sin() + x[:, 1], x[:, 1] - x[:, 2].square()], dim=1))
 
@@ -65,22 +65,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--devices", type=int, default=1, help="how many processes")
+    parser.add_argument("--devices", type=int, default=1, help="number of processes")
     args = parser.parse_args()
 
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # its banner, not our subject
-    warnings.filterwarnings("ignore", message=".*(many workers|LeafSpec).*")  # advice, and its own use of torch
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # hide the banner
+    warnings.filterwarnings("ignore", message=".*(many workers|LeafSpec).*")  # noise from Lightning
     lightning.seed_everything(args.seed, verbose=False)
     data, model = make_data(2048), TwoTasks()
     everything = data[:]
     before = [loss.item() for loss in model.task_losses(everything)]
     trainer = lightning.Trainer(
         max_steps=args.steps,
-        max_epochs=-1,  # steps decide
+        max_epochs=-1,  # the number of steps is the limit
         accelerator="cpu",
         devices=args.devices,
         strategy="ddp" if args.devices > 1 else "auto",
-        logger=False,  # give it any logger: the metrics go there
+        logger=False,  # any logger will receive the metrics
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

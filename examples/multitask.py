@@ -1,11 +1,11 @@
-"""One network, three tasks of different kinds: UPGrad against the plain sum of the losses.
+"""One network, three different tasks: UPGrad against the sum of the losses.
 
-A shared trunk feeds three heads: a regression, a choice among four classes, and a yes-no question. The regression's
-target is in large units, as raw targets often are, so that its gradient drowns the others in the sum. UPGrad's step
-does not conflict with any of the three: the small losses fall faster, the large one a little more slowly.
+A shared trunk feeds three heads: a regression, a classification into four classes, and a binary classification. The
+regression's target has a large scale, as raw targets often do, so its gradient dominates the sum. UPGrad's step
+conflicts with none of the three: the small losses decrease faster, the large one a little more slowly.
 
-`pg.backward` reads from the graph that each head belongs to one loss, and gives it that loss's gradient; the trunk gets
-the aggregated direction.
+`pg.backward` detects from the graph that each head belongs to one loss, and gives it that loss's gradient. The trunk
+gets the aggregated direction.
 
 Run: python examples/multitask.py [--steps 300] [--seed 0] [--device cpu]
 """
@@ -22,7 +22,7 @@ TASKS = ("regression", "four classes", "yes or no")
 
 
 class MultiTask(nn.Module):
-    """A trunk and one head for each task."""
+    """A shared trunk and one head per task."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class MultiTask(nn.Module):
 
 
 def make_data(count: int, device: str) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
-    """Inputs (count, 8), and a real number, a class out of four and a zero or one for each."""
+    """Return inputs (count, 8) and, for each, a real number, one of four classes, and a binary label."""
     x = torch.randn(count, 8)
     number = 10.0 * (x[:, 0] + x[:, 1] * x[:, 2])
     kind = 2 * (x[:, 3] > 0) + (x[:, 4] * x[:, 0] > 0)
@@ -53,7 +53,7 @@ def task_losses(model: nn.Module, x: Tensor, targets: tuple[Tensor, Tensor, Tens
 
 
 def train(rule: pg.Aggregator | None, steps: int, seed: int, device: str) -> tuple[list[float], list[float]]:
-    """Test losses before and after; without a rule, of the plain sum."""
+    """Return the test losses before and after training; without a rule, train on the sum."""
     torch.manual_seed(seed)
     model = MultiTask().to(device)
     x, targets = make_data(1024, device)

@@ -1,9 +1,9 @@
-"""One objective per sample: a vector of 32 losses, some of whose labels are wrong.
+"""One objective per sample: a vector of 32 losses, some with wrong labels.
 
-`pg.backward` takes the vector of per-sample losses as it is. MGDA gives its weight to the samples that pull against
-the others; where labels are wrong, those are wrong samples, and training stalls. CappedMGDA limits what one sample can
-weigh: of 32 samples about five have a wrong label, and a cap of 0.04 leaves them a fifth of the weight at most. With
-a cap of 0.1 they could have half of it; try it. The mean of the losses is there to compare with.
+`pg.backward` accepts the vector of per-sample losses. MGDA gives most weight to the samples that conflict with the
+others. If labels are wrong, these are the mislabelled samples, and training stalls. CappedMGDA limits the weight of
+each sample: about five of 32 samples have a wrong label, and a cap of 0.04 limits them to a fifth of the weight. With
+a cap of 0.1 they could have half of it; try it. The mean of the losses is the baseline.
 
 Run: python examples/per_sample.py [--steps 500] [--seed 0] [--noise 0.15] [--cap 0.04]
 """
@@ -20,7 +20,7 @@ BATCH = 32
 
 
 def make_data(count: int, noise: float) -> tuple[Tensor, Tensor]:
-    """Points of the plane (count, 2), and whether they lie inside a ring; a share of the labels is flipped."""
+    """Return points in the plane (count, 2) and labels, 1 inside a ring; a fraction of the labels is flipped."""
     x = 2.0 * torch.randn(count, 2)
     radius = x.norm(dim=1)
     inside = (radius > 1.0) & (radius < 3.0)
@@ -34,7 +34,7 @@ def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
 
 
 def train(rule: pg.Aggregator, steps: int, seed: int, noise: float) -> tuple[float, float]:
-    """Accuracy on clean labels, before and after."""
+    """Return the accuracy on clean labels before and after training."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
     x, y = make_data(1024, noise)
@@ -55,8 +55,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--noise", type=float, default=0.15, help="share of the labels that are wrong")
-    parser.add_argument("--cap", type=float, default=0.04, help="the most that one sample can weigh, 1/32 or more")
+    parser.add_argument("--noise", type=float, default=0.15, help="fraction of wrong labels")
+    parser.add_argument("--cap", type=float, default=0.04, help="largest weight of a sample, at least 1/32")
     args = parser.parse_args()
 
     rules = {"MGDA": pg.MGDA(), "CappedMGDA": pg.CappedMGDA(cap=args.cap), "mean": pg.Mean()}

@@ -1,11 +1,10 @@
-"""A physics-informed network for the heat equation: three losses that pull in different directions.
+"""A physics-informed network for the heat equation, with three conflicting losses.
 
-The network u(x, t) is to satisfy u_t = a u_xx on [0, 1] x [0, 1], u = 0 at both ends, and u(x, 0) = sin(pi x). The
-residual, the boundary and the initial condition make one loss each, and ConFIG takes a direction with the same cosine
-with all three gradients. The solution is known, exp(-a pi^2 t) sin(pi x), so that the error can be reported.
+The network u(x, t) should satisfy u_t = a u_xx on [0, 1] x [0, 1], u = 0 at both ends, and u(x, 0) = sin(pi x). The
+residual, the boundary condition and the initial condition give one loss each. ConFIG finds a direction that has the
+same cosine with all three gradients. The exact solution is exp(-a pi^2 t) sin(pi x), so we can report the error.
 
-The derivatives of u within the residual are taken with create_graph=True, as for any loss that needs them;
-`pg.backward` asks for nothing special.
+The derivatives of u in the residual are computed with create_graph=True, as usual; `pg.backward` needs nothing else.
 
 Run: python examples/pinn.py [--steps 1000] [--seed 0] [--device cpu]
 """
@@ -26,12 +25,12 @@ def solution(x: Tensor, t: Tensor) -> Tensor:
 
 
 def derivative(u: Tensor, by: Tensor) -> Tensor:
-    """du/dby at every point; it can be differentiated again."""
+    """Return du/dby at every point, itself differentiable."""
     return torch.autograd.grad(u.sum(), by, create_graph=True)[0]
 
 
 def physics_losses(model: nn.Module, count: int, device: str) -> list[Tensor]:
-    """Mean squares of the residual, at the boundary and at the start, at fresh random points."""
+    """Return the mean squares of the residual, boundary and initial errors at new random points."""
     x, t = (torch.rand(count, 1).to(device).requires_grad_() for _ in range(2))
     u = model(torch.cat([x, t], dim=1))
     residual = derivative(u, t) - DIFFUSIVITY * derivative(derivative(u, x), x)
@@ -45,7 +44,7 @@ def physics_losses(model: nn.Module, count: int, device: str) -> list[Tensor]:
 
 
 def relative_error(model: nn.Module, device: str) -> float:
-    """L2 distance from the solution, relative to the solution's own norm."""
+    """Return the relative L2 error."""
     grid = torch.linspace(0.0, 1.0, 51, device=device)
     x, t = (part.reshape(-1, 1) for part in torch.meshgrid(grid, grid, indexing="ij"))
     with torch.no_grad():
@@ -70,7 +69,7 @@ def main() -> None:
     for _ in range(args.steps):
         optimizer.zero_grad()
         losses = physics_losses(model, 128, args.device)
-        pg.backward(losses, rule, parameters)  # the points x and t are leaves, too, but no parameters
+        pg.backward(losses, rule, parameters)  # x and t are leaves too, but not parameters
         optimizer.step()
         schedule.step()
     names = ("residual", "boundary", "initial")

@@ -1,8 +1,8 @@
-"""TensorBoard: weights, conflicts and the distance from Pareto stationarity, step by step.
+"""TensorBoard: log weights, conflicts and the distance from Pareto stationarity at each step.
 
-`step.metrics()` is a flat dict of floats, which goes to any tracker; here to torch's SummaryWriter. It takes a small
-quadratic program of its own (gamma), so with many objectives log every tenth step or so. The prefix keeps the curves
-of one rule together: here two rules write to the same folder.
+`step.metrics()` returns a flat dict of floats for any tracker, here torch's SummaryWriter. It solves an additional
+small quadratic program for gamma, so with many objectives log only every tenth step or so. The prefix groups the
+curves of a rule; here two rules write to the same folder.
 
 Run: pip install 'paretograd[examples]'; python examples/tensorboard_metrics.py [--steps 200] [--seed 0] [--folder runs]
 then: tensorboard --logdir runs
@@ -20,13 +20,13 @@ import paretograd as pg
 
 
 def task_losses(model: nn.Module, x: Tensor) -> list[Tensor]:
-    """Two targets for the same output: they agree in part, so that some conflict remains at the end."""
+    """Return the losses for two different targets of one output, which remain in conflict at the end."""
     output = model(x)[:, 0]
     return [(output - x[:, 0].sin()).square().mean(), (output - x[:, 0].sin() - 0.5 * x[:, 1]).square().mean()]
 
 
 def train(rule: pg.Aggregator, name: str, writer: SummaryWriter, steps: int, seed: int) -> tuple[float, float]:
-    """Gamma at the first step and at the last."""
+    """Return gamma at the first and the last step."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", type=Path, help="where to write; a new temporary folder if left out")
+    parser.add_argument("--folder", type=Path, help="output folder; a new temporary folder by default")
     args = parser.parse_args()
 
     folder = args.folder or Path(tempfile.mkdtemp(prefix="paretograd-"))

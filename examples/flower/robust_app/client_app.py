@@ -1,4 +1,4 @@
-"""The client: plain FedAvg's, and a word here and there for those that are told to attack (see `hostile`)."""
+"""The client: an ordinary FedAvg client, with hooks for those configured to attack (see `hostile`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ app = ClientApp()
 
 @app.train()
 def on_train(message: Message, context: Context) -> Message:
-    """One pass over the client's images from the global model."""
+    """Train for one pass over the client's images, starting from the global model."""
     torch.set_num_threads(1)
     client, crew = int(context.node_config["partition-id"]), hostile.attackers(context)
     attack, source = crew.get(client, ""), hostile.source(client, crew)
@@ -33,7 +33,7 @@ def on_train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def on_evaluate(message: Message, context: Context) -> Message:
-    """Loss and accuracy of the global model on the client's images."""
+    """Return the loss and accuracy of the global model on the client's images."""
     torch.set_num_threads(1)
     client = int(context.node_config["partition-id"])
     net = Net()

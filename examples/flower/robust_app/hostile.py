@@ -1,4 +1,4 @@
-"""Clients that attack, as the configuration asks for: `attacks` of paretograd, on what an honest client would send."""
+"""Attacking clients: apply the configured attacks of paretograd to what an honest client would send."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Arrays = dict[str, Tensor]
 
 
 def attackers(context: Context) -> dict[int, str]:
-    """Attacks by client. ``3:nan`` is client 3's; words without a number are the last clients', from the end."""
+    """Return the attack of each hostile client: ``3:nan`` is client 3, other words count from the last client."""
     clients, found = int(context.node_config["num-partitions"]), {}
     last = clients
     for word in str(context.run_config["attacks"]).split():
@@ -30,24 +30,24 @@ def attackers(context: Context) -> dict[int, str]:
 
 
 def source(client: int, crew: dict[int, str]) -> int:
-    """Whose images a client learns from: its own, but colluders agree on those of the first of them."""
+    """Return the client whose images to train on: the client itself, or the first colluder for all colluders."""
     if crew.get(client) != "collude":
         return client
     return min(number for number, name in crew.items() if name == "collude")
 
 
 def learned(labels: Tensor, attack: str) -> Tensor:
-    """Labels that a client learns."""
+    """Return the labels that a client trains on."""
     return attacks.ON_LABELS[attack](labels, CLASSES) if attack in attacks.ON_LABELS else labels
 
 
 def sent(model: Arrays, before: Arrays, attack: str, seed: int) -> Arrays:
-    """Arrays that a client sends, whose honest model this would be."""
+    """Return the arrays that a client with this honest model sends."""
     if attack in attacks.ON_ARRAYS:
         return attacks.ON_ARRAYS[attack](model)
     if attack not in attacks.ON_UPDATES:
         return model
-    # An update is the global model minus the client's. This one becomes the row that the attack adds to it.
+    # An update is the global model minus the client's. The attack appends a row to it, which is sent instead.
     names = [name for name, _ in Net().named_parameters()]
     update = torch.cat([(before[name] - model[name]).flatten() for name in names])[None]
     row = attacks.ON_UPDATES[attack](update, torch.Generator().manual_seed(seed))[-1]
@@ -56,5 +56,5 @@ def sent(model: Arrays, before: Arrays, attack: str, seed: int) -> Arrays:
 
 
 def claimed(metrics: dict[str, float], attack: str) -> dict[str, float]:
-    """Metrics that a client sends after training."""
+    """Return the metrics that a client sends after training."""
     return attacks.ON_METRICS[attack](metrics) if attack in attacks.ON_METRICS else metrics

@@ -1,4 +1,4 @@
-"""The server: FedAvg's app with another strategy, and a file with what came out."""
+"""The server: a FedAvg app with another strategy, which saves its results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train, and write the results if a folder is given."""
+    """Train, and save the results if a folder is given."""
     torch.set_num_threads(1)
     config, net = context.run_config, initial()
     name, nodes = str(config["rule"]), int(config["min-nodes"])
@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def evaluated(server_round: int, arrays: ArrayRecord) -> MetricRecord:
-    """The global model on images that no client has."""
+    """Evaluate the global model on held-out images."""
     net = Net()
     net.load_state_dict(arrays.to_torch_state_dict())
     loss, accuracy = evaluate(net, *held_out())
@@ -53,7 +53,7 @@ def evaluated(server_round: int, arrays: ArrayRecord) -> MetricRecord:
 
 
 def write(result: Result, folder: Path) -> None:
-    """``model.npz`` and then ``results.json``, so that the second is there only if all went well."""
+    """Write ``model.npz``, then ``results.json``, whose presence marks success."""
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "model.npz", **{name: array.numpy() for name, array in result.arrays.items()})
     phases = {
@@ -70,5 +70,5 @@ def write(result: Result, folder: Path) -> None:
 
 
 def known(value: float | list[float]) -> float | list[float] | None:
-    """None for NaN, which JSON does not have: the weights of a rule that has none."""
+    """Replace NaN with None for JSON: some rules have no weights."""
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""The task: digits drawn in code, a small network with BatchNorm, and clients that see different digits."""
+"""The task: synthetic digits, a small network with BatchNorm, and clients with different digits."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Net(nn.Module):
 
 
 def initial() -> Net:
-    """The same network in every process."""
+    """Return a network with the same parameters in every process."""
     torch.manual_seed(0)
     return Net()
 
 
 def draw(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Digits somewhere on a noisy background, ``(n, 1, SIDE, SIDE)``."""
+    """Return images of digits at random positions on a noisy background, ``(n, 1, SIDE, SIDE)``."""
     glyphs = torch.tensor([[[row >> (4 - bit) & 1 for bit in range(5)] for row in rows] for rows in FONT]).float()
     images = 0.3 * torch.randn(len(labels), 1, SIDE, SIDE, generator=generator)
     tops = torch.randint(SIDE - 7 + 1, (len(labels),), generator=generator).tolist()
@@ -60,7 +60,7 @@ def draw(labels: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def client_data(client: int) -> tuple[Tensor, Tensor]:
-    """Images and labels of a client: half of them from three digits of its own, half from all."""
+    """Return a client's images and labels: half show three digits specific to the client, half all ten."""
     generator = torch.Generator().manual_seed(1000 + client)
     own = (client + torch.randint(3, (TRAIN // 2,), generator=generator) * 3) % 10
     common = torch.randint(10, (TRAIN // 2,), generator=generator)
@@ -69,14 +69,14 @@ def client_data(client: int) -> tuple[Tensor, Tensor]:
 
 
 def held_out() -> tuple[Tensor, Tensor]:
-    """Images and labels that no client has."""
+    """Return held-out images and labels."""
     generator = torch.Generator().manual_seed(1)
     labels = torch.arange(TEST) % 10
     return draw(labels, generator), labels
 
 
 def train(net: Net, images: Tensor, labels: Tensor, lr: float, seed: int) -> float:
-    """One pass over the images; the mean loss on the way."""
+    """Make one pass over the images and return the mean loss."""
     net.train()
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
@@ -92,7 +92,7 @@ def train(net: Net, images: Tensor, labels: Tensor, lr: float, seed: int) -> flo
 
 @torch.no_grad()
 def evaluate(net: Net, images: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Loss and accuracy."""
+    """Return the loss and accuracy."""
     net.eval()
     scores = net(images)
     return float(nn.functional.cross_entropy(scores, labels)), float((scores.argmax(1) == labels).float().mean())
