@@ -1,4 +1,4 @@
-"""What the benchmarks share: threads, progress, the machine in words, tables, and pages with generated parts."""
+"""Shared by the benchmarks: threads, progress, a description of the machine, tables, and generated parts of pages."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
 
 
 def use_one_thread() -> None:
-    """Keep numpy and torch to one thread; they read this when they are imported, so call it before."""
+    """Limit numpy and torch to one thread. Call this before importing them."""
     for pool in ("OMP", "OPENBLAS", "MKL"):
         os.environ[f"{pool}_NUM_THREADS"] = "1"
 
 
 def progress(done: int, total: int, what: str, elapsed: float) -> None:
-    """One line on standard error, rewritten as the work goes on."""
+    """Update the progress line on standard error."""
     filled = 30 * done // total
     bar = "#" * filled + "." * (30 - filled)
     print(f"\r[{bar}] {done}/{total} {elapsed:4.0f} s  {what:<40}", end="", file=sys.stderr, flush=True)
 
 
 def processor() -> str:
-    """The processor's name."""
+    """Return the name of the processor."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -34,13 +34,13 @@ def processor() -> str:
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> list[str]:
-    """A table whose first ``names`` columns are left-aligned."""
+    """Return the lines of a table whose first ``names`` columns are left-aligned."""
     rule = ["---"] * names + ["---:"] * (len(headings) - names)
     return [f"| {' | '.join(row)} |" for row in (headings, rule, *rows)]
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old or the new one, never half of it."""
+    """Write a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.new")
     draft.write_text(text, encoding="utf-8")
@@ -48,9 +48,9 @@ def replace(path: Path, text: str) -> None:
 
 
 def fill(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
-    """Put text between the marks of a page."""
+    """Replace the text between the markers of a page."""
     before, found, rest = page.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
-        raise ValueError(f"{page.name} must hold the lines '{begin}' and '{end}', between which the tables go")
+        raise ValueError(f"{page.name} must contain the lines '{begin}' and '{end}', between which the tables go")
     replace(page, f"{before}{begin}\n\n{text}\n\n{end}{after}")

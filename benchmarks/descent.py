@@ -1,13 +1,14 @@
-"""Steps per second of `pg.descend` on VLMOP2, against the same loop around TorchJD's aggregators, in one run.
+"""Compare the steps per second of `pg.descend` on VLMOP2 with the same loop around TorchJD's aggregators.
 
-    python benchmarks/descent.py                 # about a minute; rewrites the table in docs/descent-benchmark.md
+    python benchmarks/descent.py                 # about a minute; updates the table in docs/descent-benchmark.md
     python benchmarks/descent.py --only MGDA     # prints only
 
-Processor time on one thread, float32 as in the paper's protocol, lr 0.001, from the protocol's starts. Blocks of steps
-of the two libraries take turns; the ratio is the median over pairs of adjacent blocks. Ours records losses, points,
-gamma, weights and slopes at every step and looks at its stop rules. The other loop does nothing but step: losses and
-Jacobian of all seeds by one forward pass and one backward pass per objective, TorchJD's aggregator on each seed's
-Jacobian, and the update. It is also timed with our closed form in the place of autograd.
+Measures processor time on one thread, in float32 as in the paper's protocol, with lr 0.001 and the protocol's starts.
+Blocks of steps of the two libraries alternate; the ratio is the median over pairs of adjacent blocks. Our loop records
+losses, points, gamma, weights and slopes at every step and checks its stopping rules. The other loop only takes steps:
+it computes the losses and the Jacobian of all seeds with one forward pass and one backward pass per objective, calls
+TorchJD's aggregator on each seed's Jacobian, and updates the points. It is also timed with our closed form instead of
+autograd.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PAGE = ROOT / "docs" / "descent-benchmark.md"
 RESULTS = ROOT / "benchmarks" / "results" / "descent.json"
 LR = 1e-3
 SEEDS = (100, 24, 42, 48, 123)
-#: The least ratio that the project promises, for one seed and for five.
+#: Target ratio for one seed and for five.
 TARGET = 5.0
 HEADINGS = (
     "rule",
@@ -50,7 +51,7 @@ HEADINGS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One rule and number of seeds: microseconds per step of one run, and ratios of adjacent blocks."""
+    """Result for one rule and number of seeds: microseconds per step of one run, and ratios of adjacent blocks."""
 
     rule: str
     seeds: int
@@ -66,7 +67,7 @@ def main() -> None:
     parser.add_argument("--only", help="rules to run, separated by commas; writes no files")
     parser.add_argument("--seconds", type=float, default=6.0, help="timing budget of a cell (default 6)")
     arguments = parser.parse_args()
-    use_one_thread()  # so the imports of numpy and torch come after it
+    use_one_thread()  # before numpy and torch are imported
 
     import torch
 
@@ -90,7 +91,7 @@ def main() -> None:
 
 
 def rules() -> dict[str, Callable[[], tuple[Any, Any]]]:
-    """Ours and theirs by name."""
+    """Return our rules and theirs, by name."""
     import torchjd.aggregation as theirs
 
     import paretograd as pg
@@ -104,14 +105,14 @@ def rules() -> dict[str, Callable[[], tuple[Any, Any]]]:
 
 
 def measure(name: str, count: int, budget: float) -> Cell:
-    """Time blocks of the three loops in turn."""
+    """Time alternating blocks of the three loops."""
     import paretograd as pg
 
     problem, (ours, theirs) = pg.problem("vlmop2", n=4), rules()[name]()
     seeds = SEEDS[:count]
     loops = [our_loop(problem, ours, seeds), plain_loop(problem, theirs, seeds, autograd=True)]
     loops.append(plain_loop(problem, theirs, seeds, autograd=False))
-    steps = [max(8, round(0.08 / block(loop, 8))) for loop in loops]  # the first blocks also warm everything up
+    steps = [max(8, round(0.08 / block(loop, 8))) for loop in loops]  # the first blocks also warm up
     times: list[list[float]] = [[] for _ in loops]
     gc.collect()
     gc.disable()
@@ -126,7 +127,7 @@ def measure(name: str, count: int, budget: float) -> Cell:
 
 
 def block(loop: Callable[[int], None], steps: int) -> float:
-    """Seconds per step."""
+    """Return the seconds per step."""
     start = process_time()
     loop(steps)
     return (process_time() - start) / steps
@@ -144,7 +145,7 @@ def our_loop(problem: pg.Problem, rule: Any, seeds: tuple[int, ...]) -> Callable
 
 
 def plain_loop(problem: pg.Problem, rule: Any, seeds: tuple[int, ...], autograd: bool) -> Callable[[int], None]:
-    """What a user of TorchJD would write, with all seeds in one batch but for the aggregator, which takes one."""
+    """Run the loop of a TorchJD user: all seeds in one batch, except for the aggregator, which handles one."""
     import torch
 
     def run(steps: int) -> None:
@@ -180,20 +181,20 @@ def row(cell: Cell) -> list[str]:
 
 
 def verdict(cells: list[Cell]) -> str:
-    """The promise, and what five seeds cost."""
+    """Return a sentence on the target and on the cost of five seeds."""
     five, one = ([cell.ratio for cell in cells if cell.seeds == count] for count in (5, 1))
     costs = {cell.rule: {c.seeds: c.ours_us * c.seeds for c in cells if c.rule == cell.rule} for cell in cells}
     dearest = max(cost[5] / cost[1] for cost in costs.values())
-    kept = "kept" if min(one + five) >= TARGET else "NOT KEPT"
+    met = "met" if min(one + five) >= TARGET else "NOT MET"
     return (
         f"One seed: {min(one):.1f} to {max(one):.1f} times faster. Five seeds, per step of a run: {min(five):.1f} to "
-        f"{max(five):.1f} times (promise for both: at least {TARGET:g}, {kept}). A step of five seeds costs at most "
+        f"{max(five):.1f} times (target for both: at least {TARGET:g}, {met}). A step of five seeds costs at most "
         f"{dearest:.2f} times a step of one."
     )
 
 
 def machine(load: list[float]) -> str:
-    """Processor, versions, and how busy the machine was before and after, in one sentence."""
+    """Return the processor, the versions, and the load before and after, as text."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "torchjd"))
     python = ".".join(map(str, sys.version_info[:3]))
     busy = f"load average {load[0]:.1f} before and {load[1]:.1f} after on {os.cpu_count()} processors"
@@ -201,7 +202,7 @@ def machine(load: list[float]) -> str:
 
 
 def write(cells: list[Cell], measured_on: str) -> list[Path]:
-    """Put the raw results and the page's table in place."""
+    """Write the raw results and update the table on the page."""
     table = "\n".join(markdown_table(HEADINGS, map(row, cells)))
     fill(PAGE, f"Measured on: {measured_on}.\n\n{table}\n\n{verdict(cells)}")
     replace(RESULTS, json.dumps({"machine": measured_on, "cells": [asdict(cell) for cell in cells]}, indent=1) + "\n")

@@ -1,10 +1,10 @@
-"""What a step costs on several processes: time, bytes and memory, against plain training and against sending J.
+"""Compare the time, bytes and memory of a step on several processes with ordinary training and with sending J.
 
-    python benchmarks/distributed.py             # two processes on this machine; some ten minutes
-    python benchmarks/distributed.py --quick     # small models only, and nothing is written
-    python benchmarks/distributed.py --render    # the tables from the results that are there
+    python benchmarks/distributed.py             # two processes on this machine; about ten minutes
+    python benchmarks/distributed.py --quick     # small models only; writes no files
+    python benchmarks/distributed.py --render    # regenerate the tables from saved results
 
-All processes run on one machine and talk through its loopback, with torch's gloo and one thread each.
+All processes run on one machine and communicate over its loopback, with torch's gloo and one thread each.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LAYERS, BATCH = 4, 16
 
 
 def make_model(n: int, m: int) -> nn.Sequential:
-    """A perceptron of about n parameters, all of which all of the m outputs share."""
+    """Return a perceptron with about n parameters, all shared by all m outputs."""
     width = round((n / LAYERS) ** 0.5)
     torch.manual_seed(0)
     layers: list[nn.Module] = []
@@ -53,7 +53,7 @@ def losses_of(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def reduced_jacobian(losses: Tensor, model: nn.Module) -> None:
-    """The direct way: the whole Jacobian, averaged over processes, on each of them."""
+    """Average the whole Jacobian over the processes, on each of them."""
     params = list(model.parameters())
     rows = torch.vmap(lambda seed: torch.autograd.grad([losses], params, [seed], retain_graph=True))(
         torch.eye(len(losses))
@@ -70,13 +70,13 @@ def reduced_jacobian(losses: Tensor, model: nn.Module) -> None:
 
 
 def two_passes(losses: Tensor, _: nn.Module) -> None:
-    """Weights from the Gramian, then a plain backward pass of the weighted sum, which DDP averages."""
+    """Compute weights from the Gramian, then run a backward pass of the weighted sum, which DDP averages."""
     weights = pg.UPGrad().weights(pg.gramian(losses))
     (losses * weights.to(losses)).sum().backward()
 
 
 def one_by_one(losses: Tensor, _: nn.Module) -> None:
-    """One plain backward pass per objective."""
+    """Run one ordinary backward pass per objective."""
     for k in range(len(losses)):
         losses[k].backward(retain_graph=k < len(losses) - 1)
 
@@ -114,13 +114,13 @@ METHODS: dict[str, tuple[Callable[[int, int], nn.Module], Callable[[Tensor, nn.M
 
 
 def loopback() -> int:
-    """Bytes that went through this machine's loopback so far, of all programs."""
+    """Return the bytes sent over this machine's loopback so far, by all programs."""
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next((int(line.split(":")[1].split()[8]) for line in lines if line.strip().startswith("lo:")), 0)
 
 
 def peak_of(step: Callable[[], None]) -> float | None:
-    """How much the resident memory rises within a step, in MiB; None where Linux does not tell."""
+    """Return the increase of the resident memory within a step in MiB, or None if the kernel does not report it."""
     clear, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
     def read(key: str) -> float:
@@ -189,15 +189,15 @@ def work(rank: int, size: int, folder: str, cases: list[tuple[str, int, int]], r
             progress(number + 1, len(cases), f"{name}, m = {m}", time.perf_counter() - begin)
             replace(Path(folder) / "found.json", json.dumps(found))
     dist.barrier()
-    os._exit(0)  # gloo's threads may abort a process that ends in the usual way
+    os._exit(0)  # gloo's threads may abort a process that exits normally
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=9)
-    parser.add_argument("--quick", action="store_true", help="small models only; nothing is written")
-    parser.add_argument("--render", action="store_true", help="the tables from the results that are there")
+    parser.add_argument("--quick", action="store_true", help="small models only; writes no files")
+    parser.add_argument("--render", action="store_true", help="regenerate the tables from saved results")
     args = parser.parse_args()
     if args.render:
         print(render(json.loads(RESULTS.read_text(encoding="utf-8")), write=True))

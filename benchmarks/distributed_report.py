@@ -1,4 +1,4 @@
-"""Tables of the benchmark on several processes, and what they say about 64 GPUs."""
+"""Tables of the benchmark on several processes, and a projection to 64 GPUs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from common import ROOT, fill, markdown_table
 
 PAGE = ROOT / "docs" / "distributed-benchmark.md"
 
-#: Bytes per second that a GPU sends, in words: NVLink within a machine, one 400 Gb/s card per GPU between machines.
+#: Bytes per second that a GPU sends: NVLink within a machine, one 400 Gb/s card per GPU between machines.
 LINKS = {"NVLink, 450 GB/s": 450e9, "InfiniBand, 50 GB/s": 50e9}
 GPUS, PARAMETERS, BYTES = 64, 1_000_000_000, 4
 
 
 def amount(value: float) -> str:
-    """Bytes in words."""
+    """Format a number of bytes."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
@@ -51,7 +51,7 @@ def measured(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def beyond(rows: list[dict[str, Any]]) -> list[str]:
-    """What FSDP2 sends beyond its own passes."""
+    """Return the table of what FSDP2 sends beyond its own passes."""
     table = []
     for row in (row for row in rows if row["method"] == "FSDP2, paretograd"):
         same = [r for r in rows if (r["m"], r["n"]) == (row["m"], row["n"])]
@@ -63,7 +63,7 @@ def beyond(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def projected() -> list[str]:
-    """Time to send, from the formula."""
+    """Return the table of communication times, from the formulas."""
     share, table = (GPUS - 1) / GPUS, []
     for m in (2, 10, 50):
         for name, times in (
@@ -83,7 +83,7 @@ def projected() -> list[str]:
 
 
 def render(results: dict[str, Any], write: bool) -> str:
-    """All tables; on the page, too, if they are to be written."""
+    """Return all tables, and update the page if asked."""
     lines = [
         "## Measured",
         "",
@@ -95,7 +95,7 @@ def render(results: dict[str, Any], write: bool) -> str:
         "",
         f"## Projected to {GPUS} GPUs",
         "",
-        f"{PARAMETERS / 1e9:g} billion parameters in float32, by the formulas above: sending alone, with no overlap.",
+        f"{PARAMETERS / 1e9:g} billion parameters in float32, by the formulas above: pure communication, no overlap.",
         "",
         *projected(),
     ]

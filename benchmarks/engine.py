@@ -1,13 +1,13 @@
-"""Losses to ``.grad``: time, memory and accuracy of whole steps with UPGrad, here and in TorchJD, in one run.
+"""Compare the time, memory and accuracy of whole steps with UPGrad, from losses to ``.grad``, with TorchJD.
 
     python benchmarks/engine.py --device cpu     # about seven minutes
     python benchmarks/engine.py --device cuda    # larger models, and a Jacobian of ten rows of 1e8 numbers
-    python benchmarks/engine.py --render         # rewrites docs/engine-benchmark.md from the results that are there
+    python benchmarks/engine.py --render         # updates docs/engine-benchmark.md from saved results
 
-Time: forward and backward pass, all methods in turn, in an order that is drawn anew each time. Memory: the peak
-during a step above what was held before it, without gradients; on the CPU each method has a process of its own, and
-the kernel's record of its resident memory is read, which Linux alone keeps. Accuracy: the direction of the shared
-parameters against the naive loop's in float64.
+Time: the forward and backward pass; the methods alternate in a new random order each time. Memory: the peak during a
+step in excess of the memory before it, without gradients. On the CPU each method runs in its own process, whose peak
+resident memory is read from the kernel (Linux only). Accuracy: the direction of the shared parameters against that of
+the naive loop in float64.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from torch import Tensor
 
 import paretograd as pg
 
-#: Settings of glibc's allocator under which freed blocks go back to the system at once, and none are reused unseen.
+#: Settings of glibc's allocator that return freed blocks to the system at once, so that none are reused unseen.
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
-#: Processes whose median counts where the allocator is left to itself, since its answers vary by a third.
+#: Number of processes whose median is reported for the default allocator, whose numbers vary by a third.
 PROCESSES = 5
 
 
@@ -51,7 +51,7 @@ def synchronize(device: str) -> None:
 
 
 def attempt(label: str, call: Callable[[], Any], failed: dict[str, str]) -> Any:
-    """What the call returns; None if it fails, which is a result as well."""
+    """Return the result of the call, or None if it fails, which is recorded."""
     if label in failed:
         return None
     try:
@@ -61,14 +61,14 @@ def attempt(label: str, call: Callable[[], Any], failed: dict[str, str]) -> Any:
         failed[label] = f"{type(error).__name__}: {text[0]}"
         print(f"\n{label} failed: {failed[label]}", file=sys.stderr)
     if torch.cuda.is_available():
-        torch.cuda.empty_cache()  # the next method may need what this one could not get
+        torch.cuda.empty_cache()  # the next method may need this memory
     return None
 
 
 def race(
     steps: dict[str, Step], before: Callable[[str], None], device: str, repeats: int, failed: dict[str, str]
 ) -> dict[str, list[float]]:
-    """Milliseconds of every step, in turn, in a new order each time; the garbage is collected between the steps."""
+    """Return the milliseconds of alternating steps in random order; garbage is collected between the steps."""
     times: dict[str, list[float]] = {label: [] for label in steps}
     order, generator = list(steps), random.Random(0)
 
@@ -94,7 +94,7 @@ def race(
 
 
 def cuda_memory(step: Step) -> float:
-    """MiB above what was allocated before."""
+    """Return the peak MiB in excess of what was allocated before."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -105,12 +105,12 @@ def cuda_memory(step: Step) -> float:
 
 
 def resident_memory(problem: Problem, step: Step) -> float:
-    """MiB of resident memory above what was held before the step, which is the process's second."""
+    """Return the peak resident MiB in excess of the memory before the step, the second of the process."""
     step()
     problem.clear()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     held = _status("VmRSS")
     step()
     return (_status("VmHWM") - held) / 1024
@@ -122,7 +122,7 @@ def _status(key: str) -> int:
 
 
 def cpu_memory(model: str, label: str, settings: dict[str, str]) -> float:
-    """`resident_memory` in a process of its own, with these settings of glibc's allocator."""
+    """Run `resident_memory` in a separate process with these settings of glibc's allocator."""
     if not Path("/proc/self/clear_refs").exists():
         raise OSError("peak memory on the CPU is read from /proc, which Linux alone has")
     command = [sys.executable, __file__, "--memory-of", model, label, "--threads", str(torch.get_num_threads())]
@@ -143,7 +143,7 @@ def exact_direction(problem: Problem) -> Tensor:
 
 
 def rows(times: dict[str, list[float]], memory: dict[str, Any], errors: dict[str, Any], failed: dict[str, str]) -> Any:
-    """One record for each method; whatever a failed one lacks is None."""
+    """Return one record per method; missing values of failed methods are None."""
     return [
         {
             "method": label,
@@ -158,7 +158,7 @@ def rows(times: dict[str, list[float]], memory: dict[str, Any], errors: dict[str
 
 
 def measure(device: str, model: str, chosen: dict[str, Callable[[Problem], Step]], repeats: int) -> dict[str, Any]:
-    """All methods on one model."""
+    """Measure all methods on one model."""
     description, build = MODELS[device][model]
     original = build()
     exact = exact_direction(original)
@@ -167,7 +167,7 @@ def measure(device: str, model: str, chosen: dict[str, Callable[[Problem], Step]
     steps = {label: attempt(label, lambda m=m, label=label: m(problems[label]), failed) for label, m in chosen.items()}
     steps = {label: step or (lambda: None) for label, step in steps.items()}
     errors: dict[str, float | None] = {}
-    for label in (label for _ in range(2) for label in steps):  # the second round warms up what the first compiled
+    for label in (label for _ in range(2) for label in steps):  # the second round warms up compiled code
         problems[label].clear()
         attempt(label, steps[label], failed)
         if label not in failed and label != PLAIN:
@@ -175,7 +175,7 @@ def measure(device: str, model: str, chosen: dict[str, Callable[[Problem], Step]
         problems[label].clear()
     memory: dict[str, float | None] = {}
     untuned: dict[str, float | None] = {}
-    unread = dict(failed)  # memory that cannot be read is no failure of the method
+    unread = dict(failed)  # unreadable memory is not a failure of the method
     for label, step in steps.items():
         if device == "cuda":
             memory[label] = attempt(label, lambda step=step: cuda_memory(step), unread)
@@ -193,11 +193,11 @@ def measure(device: str, model: str, chosen: dict[str, Callable[[Problem], Step]
 
 
 def combining(device: str, with_torchjd: bool, repeats: int, n: int = 10**8) -> dict[str, Any]:
-    """A given Jacobian to its direction."""
+    """Measure the computation of the direction from a given Jacobian."""
     generator = torch.Generator(device).manual_seed(0)
     J = torch.randn(TASKS, n, device=device, generator=generator)
     for k in range(TASKS):
-        J[k] += 0.5 * (-1) ** k  # two camps at cosine -0.2
+        J[k] += 0.5 * (-1) ** k  # two groups at cosine -0.2
     parts = range(0, n, 10**7)
     G = sum(J[:, start : start + 10**7].double() @ J[:, start : start + 10**7].double().T for start in parts)
     exact_weights = pg.UPGrad().weights(G)
@@ -232,7 +232,7 @@ def combining(device: str, with_torchjd: bool, repeats: int, n: int = 10**8) -> 
 
 
 def correctness(device: str) -> list[dict[str, Any]]:
-    """Every engine against the naive loop in the same precision, and that against float64 for comparison."""
+    """Compare every engine with the naive loop in the same precision, and the naive loop with float64."""
     results = []
     for name, original in checks(device).items():
         record: dict[str, Any] = {"name": name}
@@ -250,14 +250,14 @@ def correctness(device: str) -> list[dict[str, Any]]:
 
 
 def _checked_step(problem: Problem, make: Callable[[Problem], Step]) -> tuple[Tensor, bool]:
-    """The direction, unscaled where a scaler is in use, and whether the scaler let the optimizer step."""
+    """Return the unscaled direction, and whether the scaler let the optimizer step."""
     make(problem)()
     if problem.scaler is None:
         return problem.direction(), True
     optimizer = torch.optim.SGD([*problem.shared, *problem.heads.parameters()], lr=1e-3)
     scaler = torch.amp.GradScaler(problem.targets.device.type)
     scaler.load_state_dict(problem.scaler.state_dict())
-    scaler.scale(torch.zeros((), device=problem.targets.device))  # it makes its tensors when it is first used
+    scaler.scale(torch.zeros((), device=problem.targets.device))  # the scaler creates its tensors on first use
     before = scaler.get_scale()
     scaler.unscale_(optimizer)
     direction = problem.direction()
@@ -276,12 +276,12 @@ def machine(device: str, with_torchjd: bool) -> str:
 def _version(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # a package on the path, not installed
+    except PackageNotFoundError:  # on the path, but not installed
         return "of unknown version"
 
 
 def run(device: str, names: list[str], with_torchjd: bool, repeats: int, path: Path) -> dict[str, Any]:
-    """Everything, written to the path after each part, so that a run which is stopped leaves what it has."""
+    """Run everything; results are written after each part, so an interrupted run keeps them."""
     results: dict[str, Any] = {"device": device, "machine": machine(device, with_torchjd), "repeats": repeats}
     results |= {"load": [os.getloadavg()[0]] * 2, "models": []}
     if device == "cuda":
@@ -303,16 +303,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=list(TARGETS), default="cpu")
     parser.add_argument("--models", help=f"separated by commas: {', '.join(MODELS['cuda'])}, {COMBINE} (default all)")
-    parser.add_argument("--repeats", type=int, default=21, help="timed steps of each method (default 21)")
-    parser.add_argument("--threads", type=int, default=2, help="of torch, on the CPU (default 2)")
-    parser.add_argument("--out", type=Path, help="folder for the results; without it they go into this repository")
-    parser.add_argument("--without-torchjd", action="store_true", help="leave out the rows of TorchJD")
-    parser.add_argument("--render", action="store_true", help="measure nothing, rewrite the page's tables")
-    parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)  # what `cpu_memory` starts
+    parser.add_argument("--repeats", type=int, default=21, help="timed steps per method (default 21)")
+    parser.add_argument("--threads", type=int, default=2, help="number of torch threads on the CPU (default 2)")
+    parser.add_argument("--out", type=Path, help="folder for the results (default: this repository)")
+    parser.add_argument("--without-torchjd", action="store_true", help="omit the rows of TorchJD")
+    parser.add_argument("--render", action="store_true", help="measure nothing, update the tables on the page")
+    parser.add_argument("--memory-of", nargs=2, help=argparse.SUPPRESS)  # used by `cpu_memory`
     arguments = parser.parse_args()
     if arguments.render:
         return render()
-    warnings.simplefilter("ignore")  # batched backward passes warn of operations that are slow in them
+    warnings.simplefilter("ignore")  # batched backward passes warn about slow operations
     torch.backends.cudnn.allow_tf32 = False  # float32 means float32 for every method
     if arguments.device == "cpu":
         torch.set_num_threads(arguments.threads)
@@ -321,7 +321,7 @@ def main() -> None:
         problem = MODELS["cpu"][model][1]()
         return print(resident_memory(problem, methods(MISSING is None)[label](problem)))
     if MISSING and not arguments.without_torchjd:
-        print(f"TorchJD cannot be imported ({MISSING}); going on without it", file=sys.stderr)
+        print(f"TorchJD cannot be imported ({MISSING}); continuing without it", file=sys.stderr)
     known = [*MODELS[arguments.device], *([COMBINE] if arguments.device == "cuda" else [])]
     names = arguments.models.split(",") if arguments.models else known
     if unknown := set(names) - set(known):

@@ -1,4 +1,4 @@
-"""Ways to make a step: plain torch, a naive loop, TorchJD's variants, and ours."""
+"""The methods that are compared: plain torch, a naive loop, TorchJD's variants, and ours."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plain(problem: Problem) -> Step:
 
 
 def naive(problem: Problem) -> Step:
-    """One backward pass for each loss, and the Jacobian as one matrix."""
+    """Run one backward pass per loss, and store the Jacobian as one matrix."""
 
     def step() -> None:
         losses, _ = problem.losses()
@@ -69,7 +69,7 @@ def autojac(chunk: int | None, by_blocks: bool) -> Callable[[Problem], Step]:
 
 
 def autogram(problem: Problem) -> Step:
-    """TorchJD's Gramian engine; losses are means over the batch, so that there is no batch dimension to use."""
+    """Use TorchJD's Gramian engine, without a batch dimension because the losses are means over the batch."""
     engine, rule = Engine(problem.trunk, batch_dim=None), UPGradWeighting()
 
     def step() -> None:

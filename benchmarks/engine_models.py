@@ -22,12 +22,12 @@ class Problem:
     """A model with the data of one step.
 
     Attributes:
-        trunk: shared by all tasks; one row of features for each input.
-        heads: one for each task.
+        trunk: shared by all tasks; returns one row of features per input.
+        heads: one per task.
         inputs: the batch.
         targets: shape ``(tasks, batch, outputs)``.
-        precision: what the forward pass is cast to by autocast; None for no casting.
-        scaler: what multiplies the losses, for float16.
+        precision: the autocast dtype of the forward pass; None for no autocast.
+        scaler: scales the losses, for float16.
     """
 
     trunk: nn.Module
@@ -42,7 +42,7 @@ class Problem:
         return list(self.trunk.parameters())
 
     def losses(self) -> tuple[list[Tensor], Tensor]:
-        """The forward pass: one loss for each task, and the features that they share."""
+        """Run the forward pass; return one loss per task, and the shared features."""
         with torch.autocast(self.inputs.device.type, self.precision, enabled=self.precision is not None):
             features = self.trunk(self.inputs)
             losses = [
@@ -56,11 +56,11 @@ class Problem:
             param.grad = None
 
     def direction(self) -> Tensor:
-        """What the step left in the ``.grad`` of the shared parameters, as one vector."""
+        """Return the ``.grad`` of the shared parameters after a step, as one vector."""
         return torch.cat([param.grad.reshape(-1).to(self.targets.device) for param in self.shared])
 
     def copy(self) -> Problem:
-        """The same problem with parameters of its own: no method's hooks or gradients reach another's."""
+        """Return a copy with separate parameters, so that methods do not share hooks or gradients."""
         return replace(self, trunk=copy.deepcopy(self.trunk), heads=copy.deepcopy(self.heads))
 
     def double(self) -> Problem:
@@ -71,7 +71,7 @@ class Problem:
 
 
 def problem(trunk: nn.Module, width: int, inputs: Tensor, device: str) -> Problem:
-    """Heads and targets for a trunk with so many features."""
+    """Add heads and targets to a trunk with the given number of features."""
     heads = nn.ModuleList(nn.Linear(width, OUTPUTS) for _ in range(TASKS))
     targets = torch.randn(TASKS, len(inputs), OUTPUTS)
     return Problem(trunk.to(device), heads.to(device), inputs.to(device), targets.to(device))
@@ -85,7 +85,7 @@ def mlp(width: int, batch: int, device: str) -> Problem:
 
 
 class Encoder(nn.Module):
-    """Transformer encoder whose tokens are averaged."""
+    """Transformer encoder that averages its tokens."""
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def transformer(width: int, layers: int, batch: int, tokens: int, device: str) -
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions around which the input is carried."""
+    """Two 3x3 convolutions with a skip connection."""
 
     def __init__(self, before: int, after: int, stride: int) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def resnet_trunk() -> nn.Sequential:
 
 def resnet(batch: int, pixels: int, device: str) -> Problem:
     torch.manual_seed(0)
-    trunk = resnet_trunk().eval()  # BatchNorm with fixed statistics, which every method can differentiate
+    trunk = resnet_trunk().eval()  # BatchNorm with fixed statistics, so every method can differentiate it
     return problem(trunk, 512, torch.randn(batch, 3, pixels, pixels), device)
 
 
@@ -149,7 +149,7 @@ def small_cnn(device: str) -> Problem:
 
 
 class Move(nn.Module):
-    """Hand features on to another device."""
+    """Move features to another device."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
@@ -160,17 +160,17 @@ class Move(nn.Module):
 
 
 def two_devices(device: str) -> Problem:
-    """The first layers on the CPU, all others and the heads on the device."""
+    """Return a model with its first layers on the CPU, and all others and the heads on the device."""
     torch.manual_seed(0)
     below = nn.Sequential(nn.Linear(64, 96), nn.ReLU())
     above = nn.Sequential(nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 64)).to(device)
     inputs = torch.randn(32, 64)
     found = replace(problem(nn.Sequential(below, Move(device), above), 64, inputs, device), inputs=inputs)
-    below.to("cpu")  # back, as `problem` puts the whole trunk on the device
+    below.to("cpu")  # `problem` moved the whole trunk to the device
     return found
 
 
-#: By device and name: what the page says of a model, and what builds it.
+#: By device and name: the description of a model on the page, and the function that builds it.
 MODELS: dict[str, dict[str, tuple[str, Callable[[], Problem]]]] = {
     "cpu": {
         "mlp": ("MLP 512 to 4 x 1,024, batch 64", lambda: mlp(1024, 64, "cpu")),
@@ -187,7 +187,7 @@ MODELS: dict[str, dict[str, tuple[str, Callable[[], Problem]]]] = {
 
 
 def checks(device: str) -> dict[str, Problem]:
-    """Small problems on which the engines are compared with the naive loop before anything is timed."""
+    """Return small problems on which the engines are compared with the naive loop before timing."""
     half = replace(mlp(256, 64, device), precision=torch.float16, scaler=torch.amp.GradScaler(device))
     return {
         "MLP": mlp(256, 64, device),

@@ -12,9 +12,9 @@ from engine_methods import OURS, PEER, PLAIN
 
 PAGE = ROOT / "docs" / "engine-benchmark.md"
 RESULTS = ROOT / "benchmarks" / "results"
-COMBINE = "combine"  # the name, beside the models', of the benchmark of a given Jacobian
+COMBINE = "combine"  # name of the benchmark with a given Jacobian
 
-#: Of TorchJD's least, in time and in memory; of the time that reading the Jacobian twice takes.
+#: Fractions of TorchJD's best time and memory, and of the time to read the Jacobian twice.
 TARGETS = {"cpu": (1 / 3, 1 / 3), "cuda": (0.6, 0.4)}
 COMBINE_TARGET = 1.25
 
@@ -40,7 +40,7 @@ def cells(record: dict[str, Any], reference: float | None) -> list[str]:
 
 
 def tables(results: dict[str, Any]) -> Iterable[tuple[str, list[list[str]]]]:
-    """Title and rows, headings first, of each table."""
+    """Return the title and the rows of each table, headings first."""
     for section in (*results["models"], *([results["combining"]] if results.get("combining") else [])):
         reference_name = section.get("reading", PLAIN)
         title = section["name"]
@@ -53,13 +53,13 @@ def tables(results: dict[str, Any]) -> Iterable[tuple[str, list[list[str]]]]:
 
 
 def _value(section: dict[str, Any], match: Callable[[str], bool], key: str) -> float | None:
-    """The least among the methods whose name matches."""
+    """Return the smallest value among the methods whose name matches."""
     found = [r[key] for r in section["methods"] if match(r["method"]) and r[key] is not None]
     return min(found, default=None)
 
 
 def verdicts(results: dict[str, Any]) -> list[tuple[str, bool, str]]:
-    """What each target asks, whether it is met, and the numbers."""
+    """Return each target, whether it is met, and the numbers."""
     found = []
     for section in results["models"]:
         time, memory = TARGETS[results["device"]]
@@ -112,13 +112,13 @@ def console(results: dict[str, Any]) -> str:
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """The page's block for one device."""
+    """Return the section of the page for one device."""
     lines = [f"## {'GPU' if results['device'] == 'cuda' else 'CPU'}", "", f"Measured on: {results['machine']}."]
     lines += [f"{results['repeats']} repetitions. Load average {results['load'][0]:.1f} before and"]
     lines[-1] += f" {results['load'][1]:.1f} after the run."
     if results.get("correctness"):
         lines += ["", "### Correctness", "", "Relative difference of the direction from the naive loop's, in the same"]
-        lines[-1] += " precision; last, the naive loop's own error."
+        lines[-1] += " precision; the last column is the naive loop's own error."
         lines += ["", *markdown_table(*_headed(check_lines(results)))]
     for title, table in tables(results):
         lines += ["", f"### {title}", "", *markdown_table(*_headed(table))]
@@ -135,7 +135,7 @@ def _headed(table: list[list[str]]) -> tuple[list[str], list[list[str]]]:
 
 
 def render() -> None:
-    """Write the page's tables from the results files that are there."""
+    """Update the tables on the page from the saved results."""
     blocks = []
     for device in TARGETS:
         path = RESULTS / f"engine-{device}.json"

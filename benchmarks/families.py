@@ -1,7 +1,7 @@
 """The two families of Jacobians that the benchmarks use.
 
-Every matrix is rounded to float32, so that float32 and float64 users hand over exactly the same gradients and
-one reference serves both.
+Every matrix is rounded to float32, so that float32 and float64 calls receive exactly the same gradients and
+share one reference.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-#: Columns. Solvers see only the m x m Gramian, so that n matters through the cosines alone (about 1/sqrt(n)
-#: between independent rows); ConFIG, which TorchJD computes from the Jacobian, is the exception.
+#: Number of columns. Solvers only see the m x m Gramian, so n matters only through the cosines (about 1/sqrt(n)
+#: between independent rows), except for ConFIG, which TorchJD computes from the Jacobian.
 COLUMNS = 1000
 
 
 def similar(m: int, seed: int) -> Tensor:
-    """Standard normal entries: norms within a few percent of each other, cosines near zero of either sign."""
+    """Return standard normal entries: norms within a few percent, cosines near zero of either sign."""
     return _normal(_generator(m, seed), m).float()
 
 
 def badly_scaled(m: int, seed: int) -> Tensor:
-    """``J_i = r_i (Z_i +- 1)`` with ``r_i = 10^U(-1, 1)``: two camps at cosine -1/2, norms over two decades.
+    """``J_i = r_i (Z_i +- 1)`` with ``r_i = 10^U(-1, 1)``: two groups at cosine -1/2, norms over two decades.
 
     The signs alternate, so that both camps are there at every m.
     """

@@ -1,11 +1,11 @@
-"""Try every rule on hard Jacobians, compare with exact answers and promises, and print the smallest failing inputs.
+"""Check every rule on hard Jacobians against exact solutions and guarantees, and print minimal failing inputs.
 
     python benchmarks/fuzz.py                                  # 200,000 Jacobians: about an hour on two cores
     python benchmarks/fuzz.py --seconds 60 --rules upgrad,mgda
     python benchmarks/fuzz.py --families signs --seed 7 --jacobians 1000
 
-Ctrl-C ends the search and prints what was found so far. The exit code is 1 if there was any violation. The fuzzer
-itself is `tests/support/fuzz`.
+Ctrl-C ends the search and prints the findings so far. The exit code is 1 if there was any violation. The fuzzer
+itself is in `tests/support/fuzz`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from common import ROOT, progress, use_one_thread
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jacobians", type=int, default=200_000, help="how many to try (default 200000)")
+    parser.add_argument("--jacobians", type=int, default=200_000, help="number of Jacobians (default 200000)")
     parser.add_argument("--seconds", type=float, help="stop after this time")
-    parser.add_argument("--seed", type=int, default=0, help="of the first Jacobian (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first Jacobian (default 0)")
     parser.add_argument(
         "--rules", help="rows of the shared test table, separated by semicolons or commas; all by default"
     )
     parser.add_argument("--families", help="families of Jacobians, separated by commas; all by default")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
-    parser.add_argument("--shrink", type=float, default=120.0, help="seconds for making violations small (default 120)")
+    parser.add_argument("--shrink", type=float, default=120.0, help="seconds for minimising violations (default 120)")
     arguments = parser.parse_args()
-    use_one_thread()  # so the imports of numpy and torch come after it
+    use_one_thread()  # before numpy and torch are imported
     sys.path.insert(0, str(ROOT / "tests"))
 
     from support.fuzz import campaign, report

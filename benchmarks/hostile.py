@@ -1,11 +1,11 @@
-"""Hostile clients: what is left of the global model after 20 rounds, for each attack and each rule.
+"""Measure the accuracy of a global model after 20 rounds with hostile clients, for each attack and rule.
 
-    python benchmarks/hostile.py                         # ten minutes; rewrites the tables in docs/hostile.md
+    python benchmarks/hostile.py                         # ten minutes; updates the tables in docs/hostile.md
     python benchmarks/hostile.py --only "MGDA, clip"     # prints only
-    python benchmarks/hostile.py --render                # the tables from the results that are there
+    python benchmarks/hostile.py --render                # regenerate the tables from saved results
 
-Ten clients learn to read digits that the example app draws, each mostly from digits of its own; the last one, or the
-last two, attack in every round. Whatever they send goes through `paretograd.federated.Server`. The exit status is 1 if
+Ten clients learn to classify the digits of the example app, each mostly from its own digits; the last one or two
+attack in every round. All replies go through `paretograd.federated.Server`. The exit status is 1 if
 the server crashes, a model is not finite, or capped MGDA with bounded lengths loses more than a tenth of its accuracy
 to one attacker.
 """
@@ -31,13 +31,13 @@ ROUNDS, SEEDS = 20, 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="rules whose name with the bound holds this text; writes no files")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of training (default {ROUNDS})")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many (default {SEEDS})")
-    parser.add_argument("--jobs", type=int, default=2, help="processes, of one thread each (default 2)")
-    parser.add_argument("--render", action="store_true", help="run nothing, and write the tables from the results")
+    parser.add_argument("--only", help="run rules whose name and bound contain this text; writes no files")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds of training (default {ROUNDS})")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"number of seeds (default {SEEDS})")
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes, with one thread each (default 2)")
+    parser.add_argument("--render", action="store_true", help="only regenerate the tables from saved results")
     given = parser.parse_args(arguments)
-    use_one_thread()  # so the imports of numpy and torch come after it
+    use_one_thread()  # before numpy and torch are imported
     if given.render:
         print(f"wrote {report.render()}", file=sys.stderr)
         return 0
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _all(jobs: list[tuple[str, int, int, list[str]]], processes: int) -> list[Outcome]:
-    """Outcomes in the order of the jobs."""
+    """Return the outcomes in the order of the jobs."""
     from hostile_run import run
 
     started, done, found = perf_counter(), 0, {}

@@ -1,4 +1,4 @@
-"""What `hostile` runs: the rules with their bounds, and attacks as what the last clients send."""
+"""The rules with their bounds, and the attacks, that `hostile` runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paretograd.federated import CoordinateMedian, GeometricMedian, Krum, MultiK
 from paretograd.federated.aggregation import Bound, Rule
 
 BUFFERS = buffer_names(network())
-#: What rules that ask for it are told about the number of attackers.
+#: Number of attackers for which robust rules are configured.
 TOLD = 2
 
 
@@ -26,8 +26,8 @@ class Case:
 
     Attributes:
         rule: its name in the tables.
-        make: the rule, from the numbers of examples that clients claim, which only FedAvg believes.
-        promised: whether one attacker in ten must not cost it more than a tenth of its accuracy.
+        make: creates the rule from the numbers of examples that clients claim, which only FedAvg uses.
+        promised: whether one attacker in ten may cost it at most a tenth of its accuracy.
     """
 
     rule: str
@@ -37,12 +37,12 @@ class Case:
 
     @property
     def label(self) -> str:
-        """The rule and its bound."""
+        """Return the rule and its bound as text."""
         return f"{self.rule}, {self.bound}"
 
 
 def _believing(claims: Sequence[float]) -> Rule:
-    """FedAvg: the mean, weighted by what clients claim; those whose replies are dropped come last."""
+    """FedAvg: the mean, weighted by the claimed examples; clients whose replies are dropped come last."""
 
     def mean(updates: Tensor) -> Tensor:
         weights = torch.tensor(claims[: len(updates)], dtype=updates.dtype)
@@ -65,7 +65,7 @@ MORE = ("upgrad*", "dualproj*", "nash-mtl*", "mas-rand")
 
 
 def _of_the_library() -> dict[str, Callable[[Sequence[float]], Rule]]:
-    """All rules of the registry in its order, by label; a star comes behind the rule that it is of."""
+    """Return all registered rules by label, in order; a starred variant follows its rule."""
     found: dict[str, Callable[[Sequence[float]], Rule]] = {}
     for name in pg.names():
         if name == "capped-mgda":  # the cap is part of the name
@@ -98,19 +98,19 @@ CASES: tuple[Case, ...] = (
     *_cases("none"),
 )
 
-#: From the global model, the honest replies, the attackers' own honest ones and a generator to the attackers' replies.
+#: Maps the global model, the honest replies, the attackers' own honest replies and a generator to their actual replies.
 Act = Callable[[Arrays, list[Arrays], list[Arrays], torch.Generator], list[Arrays]]
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What the last ``attackers`` clients do.
+    """Behaviour of the last ``attackers`` clients.
 
     Attributes:
-        heading: of its column.
-        act: what they send.
-        labels: what they learn from, in place of their labels.
-        claim: numbers of examples that they claim to have, as `huge_examples` changes them.
+        heading: heading of the column.
+        act: returns what they send.
+        labels: maps their labels to those that they train on.
+        claim: changes the metrics that they report, like `huge_examples`.
     """
 
     heading: str
@@ -120,13 +120,13 @@ class Attack:
     claim: Callable[[dict[str, float]], dict[str, float]] = field(default=dict)
 
     def claims(self, examples: float) -> list[float]:
-        """Numbers of examples in the order of the clients."""
+        """Return the claimed numbers of examples, in the order of the clients."""
         claimed = self.claim({"num-examples": examples})["num-examples"]
         return [examples] * (CLIENTS - self.attackers) + [claimed] * self.attackers
 
 
 def _on_updates(attack: Callable[[Tensor, torch.Generator], Tensor]) -> Act:
-    """An attack on the update matrix, by attackers who know what the honest clients send."""
+    """Return an attack on the update matrix, by attackers who know what the honest clients send."""
 
     def act(model: Arrays, honest: list[Arrays], own: list[Arrays], generator: torch.Generator) -> list[Arrays]:
         names = [name for name in model if name not in BUFFERS]
@@ -148,7 +148,7 @@ def _arrays(like: Arrays, names: list[str], values: Tensor) -> Arrays:
 
 
 def _statistics(model: Arrays, honest: list[Arrays], own: list[Arrays], generator: torch.Generator) -> list[Arrays]:
-    """Honest parameters, and running statistics of BatchNorm that are out of all proportion."""
+    """Send honest parameters with absurdly large running statistics of BatchNorm."""
     huge = {name: np.full_like(model[name], 1e30 if model[name].dtype.kind == "f" else 2**62) for name in BUFFERS}
     return [reply | huge for reply in own]
 

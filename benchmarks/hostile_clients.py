@@ -1,4 +1,4 @@
-"""The clients of `hostile`: digits that the example app draws, a small network, and training of many models at once."""
+"""The clients of `hostile`: digits of the example app, a small network, and batched training of many models."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ def network() -> nn.Sequential:
 
 
 def initial(seed: int) -> Arrays:
-    """The first global model."""
+    """Return the initial global model."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return {name: tensor.numpy() for name, tensor in network().state_dict().items()}
 
 
 def data(seed: int) -> tuple[Tensor, Tensor]:
-    """Images ``(CLIENTS, N, 64)`` and labels ``(CLIENTS, N)``: half of a client's are of three digits of its own."""
+    """Return images ``(CLIENTS, N, 64)`` and labels ``(CLIENTS, N)``; half of them show a client's own three digits."""
     images, labels = zip(*(client_data(CLIENTS * seed + client) for client in range(CLIENTS)), strict=True)
     return torch.stack(images).flatten(2), torch.stack(labels)
 
 
 def train(models: Sequence[Arrays], images: Tensor, labels: Tensor, seed: int) -> list[list[Arrays]]:
-    """What each client makes of each of R global models in one pass over its images.
+    """Train each of R global models on each client, for one pass over its images.
 
-    All R * CLIENTS networks are trained in one go. They share no parameter, so that the gradient of the sum of their
-    losses is each one's own.
+    All R * CLIENTS networks are trained together. They share no parameters, so the gradient of the sum of their losses
+    gives each network its own gradient.
 
     Args:
         models: the global models.
-        images: of the clients, ``(CLIENTS, N, 64)``.
-        labels: of the clients for each model, ``(R, CLIENTS, N)``.
-        seed: of the order of the images.
+        images: images of the clients, ``(CLIENTS, N, 64)``.
+        labels: labels of the clients for each model, ``(R, CLIENTS, N)``.
+        seed: seed of the order of the images.
     """
     runs = len(models)
     names = [name for name, _ in network().named_parameters()]
@@ -78,7 +78,7 @@ def train(models: Sequence[Arrays], images: Tensor, labels: Tensor, seed: int) -
 
 @torch.no_grad()
 def accuracies(models: Sequence[Arrays]) -> list[float]:
-    """Of each model on images that no client has."""
+    """Return the accuracy of each model on held-out images."""
     images, labels = held_out()
     state = {name: torch.from_numpy(np.stack([model[name] for model in models])) for name in models[0]}
     scores = _scores(state, images.flatten(1).expand(len(models), -1, -1), training=False)
@@ -86,10 +86,10 @@ def accuracies(models: Sequence[Arrays]) -> list[float]:
 
 
 def _scores(state: dict[str, Tensor], images: Tensor, training: bool) -> Tensor:
-    """Of K networks for K batches of images, ``(K, B, 64)`` to ``(K, B, CLASSES)``; BatchNorm's statistics move."""
+    """Return the logits ``(K, B, CLASSES)`` of K networks for images ``(K, B, 64)``; updates BatchNorm's statistics."""
     count, size = images.shape[:2]
     hidden = torch.baddbmm(state["hidden.bias"][:, None], images, state["hidden.weight"].mT)
-    # To BatchNorm, the hidden units of all networks are channels of one.
+    # BatchNorm treats the hidden units of all networks as channels of one network.
     channels = hidden.transpose(0, 1).reshape(size, count * HIDDEN)
     statistics = (state[f"norm.{name}"].view(-1) for name in ("running_mean", "running_var", "weight", "bias"))
     channels = nn.functional.batch_norm(channels, *statistics, training=training).relu()

@@ -1,4 +1,4 @@
-"""Tables and verdicts from the outcomes of `hostile_run`: for the terminal, the docs and as JSON."""
+"""Tables and verdicts from the outcomes of `hostile_run`, for the terminal, the docs and as JSON."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "hostile.md"
 RESULTS = ROOT / "benchmarks" / "results" / "hostile.json"
-#: What an attack may take away of the accuracy without it, where a rule promises something.
+#: Largest relative accuracy loss at which a rule still counts as robust.
 LOSS = 0.1
-#: Columns of the tables: the attacks in each. What is dropped in every round is shown once, by the worst.
+#: Attacks in each column of the tables. Attacks that are dropped in every round share one column, showing the worst.
 COLUMNS = {
     "none": ["none"],
     "sign flip": ["sign flip"],
@@ -43,7 +43,7 @@ Table = dict[tuple[str, str, str], float]
 
 
 def means(outcomes: Sequence[Outcome]) -> Table:
-    """Accuracy by rule, bound and attack, the mean over seeds."""
+    """Return the mean accuracy over seeds by rule, bound and attack."""
     return {key: statistics.fmean(values) for key, values in _by_seed(outcomes).items()}
 
 
@@ -55,7 +55,7 @@ def _by_seed(outcomes: Sequence[Outcome]) -> dict[tuple[str, str, str], list[flo
 
 
 def rows(outcomes: Sequence[Outcome], bound: str, mark: str = "**") -> list[list[str]]:
-    """One row for each rule with a bound, in percent; what loses more than a tenth of its first number is marked."""
+    """Return one row per rule with the bound, in percent; losses of more than a tenth are marked."""
     table, found = means(outcomes), []
     for rule in dict.fromkeys(outcome.rule for outcome in outcomes if outcome.bound == bound):
         unharmed = table[rule, bound, "none"]
@@ -67,7 +67,7 @@ def rows(outcomes: Sequence[Outcome], bound: str, mark: str = "**") -> list[list
 
 
 def verdicts(outcomes: Sequence[Outcome]) -> list[tuple[str, bool, str]]:
-    """What must hold, whether it does, and what comes closest to breaking it or breaks it."""
+    """Return each requirement, whether it is met, and the case that violates it or comes closest."""
     errors = [f"{o.rule}, {o.bound}, {o.attack}, seed {o.seed}: {o.error}" for o in outcomes if o.error]
     broken = [f"{o.rule}, {o.bound}, {o.attack}, seed {o.seed}" for o in outcomes if not o.finite]
     count = f"{len(outcomes)} runs"
@@ -83,7 +83,7 @@ def _promised(outcomes: Sequence[Outcome], bound: str) -> list[str]:
 
 
 def _kept(outcomes: Sequence[Outcome], bound: str) -> tuple[str, bool, str]:
-    """Capped MGDA with bounded lengths, for one attacker in ten."""
+    """Return the verdict on capped MGDA with bounded lengths, for one attacker in ten."""
     table, one = (
         means(outcomes),
         [a for attacks in COLUMNS.values() for a in attacks if a not in ("none", "two collude")],
@@ -99,12 +99,12 @@ def _kept(outcomes: Sequence[Outcome], bound: str) -> tuple[str, bool, str]:
 
 
 def spread(outcomes: Sequence[Outcome]) -> float:
-    """Standard deviation over seeds, in the middle of all rules and attacks."""
+    """Return the median over rules and attacks of the standard deviation over seeds."""
     return statistics.median(statistics.pstdev(values) for values in _by_seed(outcomes).values())
 
 
 def console(outcomes: Sequence[Outcome]) -> str:
-    """Aligned tables, and the verdicts."""
+    """Return aligned tables and the verdicts."""
     lines = []
     for bound, title in BOUNDS.items():
         body = rows(outcomes, bound, mark="!")
@@ -123,7 +123,7 @@ def console(outcomes: Sequence[Outcome]) -> str:
 
 
 def drops(outcomes: Sequence[Outcome]) -> list[list[str]]:
-    """For each attack, how much of what was sent the server did not use."""
+    """Return the numbers of dropped replies for each attack."""
     found = []
     for attack in dict.fromkeys(outcome.attack for outcome in outcomes):
         members = [outcome for outcome in outcomes if outcome.attack == attack]
@@ -134,20 +134,20 @@ def drops(outcomes: Sequence[Outcome]) -> list[list[str]]:
 
 
 def machine() -> str:
-    """Processor and versions, in one sentence."""
+    """Return the processor and the versions as text."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy"))
     return f"{processor()}; Python {platform.python_version()}, {packages}"
 
 
 def markdown(outcomes: Sequence[Outcome], facts: dict[str, Any]) -> str:
-    """What the docs show between the marks."""
+    """Return the text between the markers of the page."""
     seeds = len({outcome.seed for outcome in outcomes})
     lines = [
         f"`{facts['command']}`, {facts['seconds']:.0f} s on {facts['machine']}.",
         "",
         f"Accuracy in percent, the mean over {seeds} seeds; the standard deviation over seeds is "
-        f"{100 * spread(outcomes):.1f} in the median cell. Bold: the attack takes more than {LOSS:.0%} of the first "
-        "number.",
+        f"{100 * spread(outcomes):.1f} in the median cell. Bold: the attack costs more than {LOSS:.0%} of the accuracy "
+        "in the first column.",
     ]
     for bound, title in BOUNDS.items():
         # A cap stays on one line in a narrow column.
@@ -157,24 +157,24 @@ def markdown(outcomes: Sequence[Outcome], facts: dict[str, Any]) -> str:
     checked = ([what, "yes" if met else "no", why] for what, met, why in verdicts(outcomes))
     lines += markdown_table(["promise", "kept", "closest"], checked, names=3)
     lines += ["", "### What the server dropped", ""]
-    why = "Honest ones are dropped where the model has grown so far that training from it gives NaN."
-    lines += [f"Replies over all rules, rounds and seeds. {why}", ""]
+    why = "Honest replies are dropped if the model has grown so large that training from it gives NaN."
+    lines += [f"Number of dropped replies over all rules, rounds and seeds. {why}", ""]
     headings = ["attack", "attackers' replies", "honest replies, with a bound", "honest replies, without"]
     lines += markdown_table(headings, drops(outcomes))
     return "\n".join(lines)
 
 
 def write(outcomes: Sequence[Outcome], command: str, seconds: float) -> list[Path]:
-    """Put the raw results and the page's tables in place."""
+    """Write the raw results and update the tables on the page."""
     cells = [{name: value for name, value in asdict(o).items() if name != "model"} for o in outcomes]
     facts = {"command": command, "seconds": round(seconds, 1), "machine": machine()}
-    lines = ",\n".join(json.dumps(cell) for cell in cells)  # a line for each
+    lines = ",\n".join(json.dumps(cell) for cell in cells)  # one line per outcome
     replace(RESULTS, f'{json.dumps(facts)[:-1]}, "outcomes": [\n{lines}\n]}}\n')
     return [RESULTS.relative_to(ROOT), render()]
 
 
 def render() -> Path:
-    """Put the tables in place from the raw results that are there."""
+    """Update the tables on the page from the saved results."""
     from hostile_run import Outcome
 
     facts = json.loads(RESULTS.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Federated training with an attack under way: all rules of a table side by side, each on a server of its own."""
+"""Federated training under attack: all rules of a table side by side, each on its own server."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from paretograd.federated import Server
 
 @dataclass
 class Outcome:
-    """One rule under one attack with one seed.
+    """Result of one rule under one attack with one seed.
 
     Attributes:
-        accuracy: of the last global model, on images that no client has.
-        hostile_dropped, honest_dropped: replies that the server did not use.
-        still: rounds in which the model stayed as it was.
-        finite: whether every global model was.
-        error: the exception that reached the server, in words.
+        accuracy: accuracy of the final global model on held-out images.
+        hostile_dropped, honest_dropped: numbers of replies that the server dropped.
+        still: number of rounds in which the model stayed unchanged.
+        finite: whether every global model was finite.
+        error: the exception that the server raised, as text.
     """
 
     rule: str
@@ -41,7 +41,7 @@ class Outcome:
 
 
 def run(attack_name: str, seed: int, rounds: int, labels: Sequence[str]) -> list[Outcome]:
-    """Train with the rules of these labels (see `chosen`), for an attack and a seed."""
+    """Train with the rules that have these labels, for one attack and seed."""
     torch.set_num_threads(1)
     attack, cases = ATTACKS[attack_name], [case for case in CASES if case.label in labels]
     images, targets = data(seed)
@@ -66,14 +66,14 @@ def _outcome(case: Case, attack: str, seed: int) -> Outcome:
 
 
 def _round(server: Server, outcome: Outcome, attack: Attack, sent: list[Arrays], seed: int) -> None:
-    """Attackers spoil their replies, and the server makes of all of them what it can."""
+    """Let the attackers replace their replies, and step the server with all replies."""
     honest = CLIENTS - attack.attackers
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore", UserWarning)  # for each reply that is dropped; they are counted below
+        warnings.simplefilter("ignore", UserWarning)  # one per dropped reply; these are counted below
         spoiled = attack.act(outcome.model, sent[:honest], sent[honest:], torch.Generator().manual_seed(seed))
         try:
             found = server.step(outcome.model, dict(enumerate([*sent[:honest], *spoiled])))
-        except Exception as error:  # noqa: BLE001  what the table is about
+        except Exception as error:  # noqa: BLE001  a crash is a result
             outcome.error = f"{type(error).__name__}: {error}"
             return
     outcome.model = found.model

@@ -1,4 +1,4 @@
-"""Time and accuracy of one method at one size: a race between the two libraries on the same matrices."""
+"""Compare the time and accuracy of one method at one size between the two libraries, on the same matrices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from methods import SEED, Call, Method
 from torch import Tensor
 
-#: A timed block repeats a call until it lasts about this long, so that the clock and cold caches do not show.
+#: A timed block repeats a call for about this long, to hide the resolution of the clock and cold caches.
 BLOCK_S = 1e-2
 
 
@@ -44,7 +44,7 @@ class Cell:
 
 def measure(method: Method, m: int, family: str, matrices: list[Tensor], budget: float) -> Cell:
     ours, theirs = method.ours(m), method.theirs(m)
-    # Accuracy first: it also warms both up. Two matrices are enough in float64 where calls take seconds.
+    # Accuracy first: it also warms up both. Two matrices suffice in float64 if calls take seconds.
     judged = ours if method.judged is None else method.judged(m)
     single = [_accuracy(method, judged, theirs, J, torch.float32) for J in matrices]
     double = [_accuracy(method, judged, theirs, J, torch.float64) for J in matrices[: 8 if m < 32 else 2]]
@@ -54,7 +54,7 @@ def measure(method: Method, m: int, family: str, matrices: list[Tensor], budget:
     ours_us, theirs_us = (statistics.median(statistics.median(t) for t in side) for side in times)
     low = [statistics.median(min(t) for t in side) for side in times]
     spread = statistics.median(_relative_range(t) for t in times[0])
-    # The machine's speed drifts by a factor of two; blocks that were timed back to back saw the same speed.
+    # The machine's speed drifts by a factor of two, but is the same for blocks timed back to back.
     ratio = statistics.median(
         statistics.median(b / a for a, b in zip(*pair, strict=True)) for pair in zip(*times, strict=True)
     )
@@ -68,7 +68,7 @@ def measure(method: Method, m: int, family: str, matrices: list[Tensor], budget:
 
 
 class _Accuracy(NamedTuple):
-    """For (ours, theirs): relative error of the direction (None for a random rule), least cosine."""
+    """For (ours, theirs): relative error of the direction (None for a random rule), and smallest cosine."""
 
     errors: list[float | None]
     cosines: list[float]
@@ -79,7 +79,7 @@ def _accuracy(method: Method, ours: Call, theirs: Call, J: Tensor, dtype: torch.
     wanted = None if method.exact is None else method.exact(exact)
     wanted_theirs = wanted if method.exact_theirs is None else method.exact_theirs(exact)
     result = _Accuracy([], [])
-    method.reset(theirs)  # a stateful rule must not start from another matrix's answer
+    method.reset(theirs)  # a stateful rule must not start from another matrix's solution
     for call, expected in ((ours, wanted), (theirs, wanted_theirs)):
         torch.manual_seed(SEED)
         answer = call(J.to(dtype), J.to(dtype) @ J.to(dtype).T).double().numpy()
@@ -97,9 +97,9 @@ def _worst(errors: list[float | None]) -> float | None:
 
 
 def _race(ours: Call, theirs: Call, matrices: list[Tensor], budget: float) -> list[list[list[float]]]:
-    """Microseconds per call, by side, matrix and round. Sides take turns; one round (slow calls) to 40.
+    """Return microseconds per call, by side, matrix and round. Sides alternate; there are 1 (slow calls) to 40 rounds.
 
-    A round visits every matrix before any comes again, so that a rule with a warm start never meets the
+    A round visits every matrix before any is repeated, so a rule with a warm start never gets the
     matrix that it has just solved.
     """
     inputs = [(J, J @ J.T) for J in matrices]

@@ -1,4 +1,4 @@
-"""Every method that both libraries have, called with the same parameters on both sides."""
+"""The methods that both libraries have, with the same parameters on both sides."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Method:
     """One comparison.
 
     Attributes:
-        ours, theirs: make a callable for m objectives, which answers with weights.
-        exact: the reference direction; None where the answer is random.
-        direct: whether the answer is the direction itself instead.
-        judged: stands in for ``ours`` where accuracy is measured.
-        exact_theirs: the reference for ``theirs``, where it is another one.
-        reset: forgets the state of ``theirs``.
+        ours, theirs: create a callable for m objectives that returns weights.
+        exact: the reference direction; None if the result is random.
+        direct: whether the callable returns the direction instead of weights.
+        judged: replaces ``ours`` for the measurement of accuracy.
+        exact_theirs: the reference for ``theirs``, if it differs.
+        reset: resets the state of ``theirs``.
     """
 
     name: str
@@ -61,7 +61,7 @@ def _from_jacobian(make: Callable[[], Callable[[Tensor], Tensor]]) -> Callable[[
 
 
 class _Nash:
-    """TorchJD's NashMTL takes the Jacobian, not the Gramian, and keeps the last answer as its next start."""
+    """TorchJD's NashMTL, which takes the Jacobian instead of the Gramian and warm-starts from its last solution."""
 
     def __init__(self, m: int) -> None:
         self.weighting = peer.NashMTL(n_tasks=m).weighting
@@ -73,8 +73,8 @@ class _Nash:
         self.weighting.reset()
 
 
-#: TorchJD draws PCGrad's orders from torch's global generator. Seeded like this before the call, they can be
-#: drawn again for the reference.
+#: TorchJD draws PCGrad's orders from torch's global generator. Seeding it before the call lets the reference
+#: draw the same orders.
 SEED = 2025
 
 

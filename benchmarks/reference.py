@@ -1,9 +1,9 @@
-"""The direction of every method in float64, by other means than the library's.
+"""Independent float64 references for the direction of every method.
 
 All functions take a Jacobian ``(m, n)`` in float64 and return ``d``, shape ``(n,)``. The projections and the
 min-norm point are non-negative least squares in the space of the gradients (no Gramian, so no squared
-condition number); the support that scipy finds is solved once more by QR. CAGrad is a second-order cone
-program, polished in the same way.
+condition number); scipy's support is solved again by QR. CAGrad is a second-order cone
+program, refined in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def mean(J: Array) -> Array:
 
 
 def mgda(J: Array) -> Array:
-    """Minimise ``|J.T y|^2 + (s - tau sum(y))^2``; for any tau > 0 the answer is along the min-norm point."""
+    """Minimise ``|J.T y|^2 + (s - tau sum(y))^2``; for any tau > 0 the solution is parallel to the min-norm point."""
     tau = np.linalg.norm(J, axis=1).min()
     rows = np.column_stack([_thin(J), np.full(len(J), tau)])
     target = np.zeros(rows.shape[1])
@@ -41,13 +41,13 @@ def upgrad(J: Array) -> Array:
 
 
 def _project(J: Array, targets: Iterable[Array]) -> list[Array]:
-    """Projections of q = ``J.T u`` onto {d : J d >= 0}: q plus the cone's point nearest to -q."""
+    """Project q = ``J.T u`` onto {d : J d >= 0}: q plus the point of the cone nearest to -q."""
     rows = _thin(J)
     return [J.T @ (u + _nonnegative(rows, -(rows.T @ u))) for u in targets]
 
 
 def _nonnegative(rows: Array, target: Array) -> Array:
-    """Non-negative y with ``rows.T @ y`` nearest to ``target``; rows are scaled to norm one first."""
+    """Return the non-negative y with ``rows.T @ y`` nearest to ``target``; rows are first scaled to norm one."""
     norms, size = np.linalg.norm(rows, axis=1), np.linalg.norm(target)
     units = rows / norms[:, None]
     y = nnls(units.T, target / size, maxiter=100 * len(rows))[0]
@@ -79,7 +79,7 @@ def cagrad(J: Array, c: float = 0.5) -> Array:
 
 
 def _on_sphere(R: Array, g0: Array, radius: float, support: NDArray[np.bool_]) -> Array:
-    """y >= 0 with ``|R.T y| = 1`` and equal slopes ``<g0 + radius R.T y, g_k>`` on the support, lowest there.
+    """Return y >= 0 with ``|R.T y| = 1`` and equal slopes ``<g0 + radius R.T y, g_k>`` on the support, lowest there.
 
     On a support the condition ``base + radius R R.T y = t`` and ``|R.T y| = 1`` is a quadratic equation in t.
     """
@@ -103,7 +103,7 @@ def _on_sphere(R: Array, g0: Array, radius: float, support: NDArray[np.bool_]) -
 
 
 def nash_mtl(J: Array) -> Array:
-    """``G w = 1 / w``; clipping to norm one, the default of both libraries, leaves the unit direction."""
+    """Solve ``G w = 1 / w``; clipping to norm one, the default of both libraries, gives the unit direction."""
     d = J.T @ _fair_weights(J, 1.0)
     return d / np.linalg.norm(d)
 
@@ -113,7 +113,7 @@ def fairgrad(J: Array, alpha: float = 2.0) -> Array:
 
 
 def _fair_weights(J: Array, beta: float) -> Array:
-    """``(G w)_k = w_k^-beta``: damped Newton steps on the convex function with that gradient."""
+    """Solve ``(G w)_k = w_k^-beta`` by damped Newton steps on the corresponding convex function."""
     norms = np.linalg.norm(J, axis=1)
     units = _thin(J / norms[:, None])
     C, kappa = units @ units.T, norms ** (beta - 1.0)  # with w = u / norms:  C u = kappa u^-beta
@@ -131,7 +131,7 @@ def _fair_weights(J: Array, beta: float) -> Array:
 
 
 def pcgrad(J: Array, orders: NDArray[np.intp]) -> Array:
-    """Every gradient loses its conflicts with the others in its order, once; d is the sum."""
+    """Remove each gradient's conflicts with the others once, in the given order, and return the sum."""
     total = np.zeros(J.shape[1])
     for k, order in enumerate(orders):
         g = J[k].copy()
@@ -143,7 +143,7 @@ def pcgrad(J: Array, orders: NDArray[np.intp]) -> Array:
 
 
 def imtlg(J: Array) -> Array:
-    """Equal projections on all unit gradients, weights of sum one."""
+    """Return the direction with equal projections on all unit gradients and weights that sum to one."""
     norms = np.linalg.norm(J, axis=1)
     R = np.linalg.qr((J / norms[:, None]).T, mode="r")
     w = np.linalg.solve(R, np.linalg.solve(R.T, np.ones(len(J)))) / norms
@@ -151,7 +151,7 @@ def imtlg(J: Array) -> Array:
 
 
 def config(J: Array) -> Array:
-    """The unit vector along ``pinv(unit gradients) 1``, times the sum of the gradients' projections on it."""
+    """Return the unit vector along ``pinv(unit gradients) 1``, times the sum of the gradients' projections on it."""
     units = J / np.linalg.norm(J, axis=1)[:, None]
     u = np.linalg.pinv(units) @ np.ones(len(J))
     u /= np.linalg.norm(u)
@@ -159,5 +159,5 @@ def config(J: Array) -> Array:
 
 
 def _thin(J: Array) -> Array:
-    """The rows in coordinates of their span, shape ``(m, min(m, n))``."""
+    """Return the rows in coordinates of their span, shape ``(m, min(m, n))``."""
     return np.asarray(np.linalg.qr(J.T, mode="r")).T

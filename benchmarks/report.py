@@ -1,4 +1,4 @@
-"""Tables and verdicts from the cells that `solvers` measured: for the terminal, the docs and as JSON."""
+"""Tables and verdicts from the results of `solvers`, for the terminal, the docs and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 RESULTS = ROOT / "benchmarks" / "results" / "solvers.json"
 BEGIN, END = "<!-- begin: benchmarks/solvers.py -->", "<!-- end: benchmarks/solvers.py -->"
 
-#: (method, smallest m, largest m, how many times faster).
+#: (method, smallest m, largest m, target speed-up).
 TARGETS = (
     *((name, 10, 10**9, 10.0) for name in ("MGDA", "CAGrad", "Nash-MTL", "FairGrad", "PCGrad")),
     ("UPGrad", 10, 10, 4.0),
@@ -26,7 +26,7 @@ TARGETS = (
 
 
 class Cell(Protocol):
-    """What is read of a `solvers.Cell`."""
+    """The fields of `measure.Cell` that the report needs."""
 
     method: str
     m: int
@@ -95,7 +95,7 @@ def _by_method(cells: Iterable[Cell]) -> list[Cell]:
 
 
 def console(cells: Sequence[Cell]) -> str:
-    """One aligned table for each family."""
+    """Return one aligned table per family."""
     lines: list[str] = [machine()]
     for family in _families(cells):
         rows = [list(HEADINGS), *(_row(cell) for cell in _by_method(c for c in cells if c.family == family))]
@@ -114,7 +114,7 @@ def console(cells: Sequence[Cell]) -> str:
 
 
 def verdicts(cells: Sequence[Cell]) -> list[tuple[str, bool, str]]:
-    """For each target: what it asks, whether it is met, and the cell that comes closest to missing it."""
+    """Return each target, whether it is met, and the cell that comes closest to missing it."""
     found = []
     for name, low, high, factor in TARGETS:
         members = [cell for cell in cells if cell.method == name and low <= cell.m <= high]
@@ -133,20 +133,20 @@ def _verdict(members: Sequence[Cell], factor: float) -> tuple[bool, str]:
 
 
 def targets(cells: Sequence[Cell]) -> str:
-    """The last section of the printed report."""
+    """Return the last section of the printed report."""
     lines = ["", "Targets"]
     lines += [f"  {'met   ' if met else 'MISSED'}  {what} ({cell})" for what, met, cell in verdicts(cells)]
     return "\n".join(lines)
 
 
 def machine() -> str:
-    """Processor and versions, in one sentence."""
+    """Return the processor and the versions as text."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy", "torchjd"))
     return f"{processor()}, one of {os.cpu_count()} threads; Python {platform.python_version()}, {packages}"
 
 
 def markdown(cells: Sequence[Cell]) -> str:
-    """What the docs show between the markers."""
+    """Return the text between the markers of the page."""
     sizes = sorted({cell.m for cell in cells})
     lines = [f"Measured on: {machine()}.", "", "### How many times faster", ""]
     rows = []
@@ -168,7 +168,7 @@ def markdown(cells: Sequence[Cell]) -> str:
 
 
 def write(cells: Sequence[Cell], raw: list[dict[str, Any]]) -> list[Path]:
-    """Put the raw results and the docs' tables in place."""
+    """Write the raw results and update the tables on the page."""
     replace(RESULTS, json.dumps({"machine": machine(), "cells": raw}, indent=1) + "\n")
     fill(PAGE, markdown(cells), BEGIN, END)
     return [RESULTS.relative_to(ROOT), PAGE.relative_to(ROOT)]

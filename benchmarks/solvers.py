@@ -1,13 +1,12 @@
-"""Gramian to weights: time and accuracy of every method that paretograd and TorchJD share, in one run.
+"""Compare the time and accuracy from Gramian to weights with TorchJD, for every method that both libraries have.
 
-    python benchmarks/solvers.py            # under six minutes; rewrites the tables in docs/benchmarks.md
+    python benchmarks/solvers.py            # under six minutes; updates the tables in docs/benchmarks.md
     python benchmarks/solvers.py --quick    # half a minute, prints only
 
-Time: processor time of this process on one thread (so that other programs on the machine count little), a
-float32 Gramian for both, blocks of calls of the two libraries in turn on each matrix; a matrix counts with
-its median over all rounds, a cell with the median over its matrices; ratios are those of adjacent blocks.
-Accuracy: each direction ``J.T w`` against the float64 one of `reference`, for a float32 and for a float64
-Gramian.
+Time: processor time of this process on one thread, so that other programs have little effect, with a float32
+Gramian for both. Blocks of calls of the two libraries alternate on each matrix. The time of a matrix is its median
+over all rounds, that of a cell the median over its matrices; ratios are those of adjacent blocks. Accuracy: each
+direction ``J.T w`` against that of `reference` in float64, for a float32 and a float64 Gramian.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from time import perf_counter
 
 from common import progress, use_one_thread
 
-#: Number of objectives, and how many matrices of each family.
+#: Number of objectives, and number of matrices per family.
 SIZES = {2: 8, 3: 8, 10: 8, 32: 5, 128: 3}
 QUICK_SIZES = {2: 3, 10: 3}
 
@@ -31,7 +30,7 @@ def main() -> None:
     parser.add_argument("--only", help="methods to run, separated by commas; writes no files")
     parser.add_argument("--seconds", type=float, default=0.5, help="timing budget of a cell (default 0.5)")
     arguments = parser.parse_args()
-    use_one_thread()  # so the imports of numpy and torch come after it
+    use_one_thread()  # before numpy and torch are imported
 
     import report
     import torch
@@ -41,7 +40,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    warnings.simplefilter("ignore")  # conic solvers warn of inaccurate answers; the table shows them
+    warnings.simplefilter("ignore")  # conic solvers warn about inaccurate solutions; the table shows them
     wanted = None if arguments.only is None else arguments.only.lower().split(",")
     chosen = [method for method in METHODS if wanted is None or method.name.lower() in wanted]
     sizes, budget = (QUICK_SIZES, 0.15) if arguments.quick else (SIZES, arguments.seconds)

@@ -1,11 +1,11 @@
-"""The price of generality: rules by their own class, and by `pg.Subproblem` in up to three ways, in one run.
+"""Compare rules by their own class with the same rules by `pg.Subproblem`, in up to three ways.
 
-    python benchmarks/subproblem.py                # about a minute; rewrites the table in docs/generality.md
+    python benchmarks/subproblem.py                # about a minute; updates the table in docs/generality.md
     python benchmarks/subproblem.py --only MGDA    # prints only
 
-Time: processor time of ``weights(G)`` on one thread for a float64 Gramian. Each way races the rule's own class: blocks
-of calls of the two in turn on each matrix; ratios are those of adjacent blocks. Difference: of the direction ``J.T w``
-from that of the rule's own class, relative to its length, the largest over the matrices.
+Time: processor time of ``weights(G)`` on one thread for a float64 Gramian. Blocks of calls of each way and of the
+rule's own class alternate on each matrix; ratios are those of adjacent blocks. Difference: the largest relative
+difference of the direction ``J.T w`` from that of the rule's own class, over the matrices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PAGE = ROOT / "docs" / "generality.md"
 RESULTS = ROOT / "benchmarks" / "results" / "subproblem.json"
-#: Number of objectives, and how many matrices.
+#: Number of objectives, and number of matrices.
 SIZES = {3: 8, 10: 6, 32: 4}
 WAYS = ("family", "torch", "cvxpy")
 HEADINGS = ("rule", "m", "own class, us", *(f"{way}, times" for way in WAYS), *(f"{way}, difference" for way in WAYS))
@@ -37,7 +37,7 @@ HEADINGS = ("rule", "m", "own class, us", *(f"{way}, times" for way in WAYS), *(
 
 @dataclass(frozen=True)
 class Cell:
-    """One rule, way and m: microseconds, ratio of the times, and largest relative difference of the directions."""
+    """Result for one rule, way and m: microseconds, time ratio, and largest relative difference of the directions."""
 
     rule: str
     way: str
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--only", help="rules to run, separated by commas; writes no files")
     parser.add_argument("--seconds", type=float, default=0.5, help="timing budget of a cell (default 0.5)")
     arguments = parser.parse_args()
-    use_one_thread()  # so the imports of numpy and torch come after it
+    use_one_thread()  # before numpy and torch are imported
 
     import torch
     from subproblem_cases import CASES
@@ -78,13 +78,13 @@ def main() -> None:
 
 
 def measure(case: Case, m: int, way: str, budget: float) -> Cell:
-    """Race one way against the rule's own class."""
+    """Compare one way with the rule's own class."""
     from measure import _race
     from subproblem_cases import jacobian
 
     own, other = case.dedicated, case.ways()[way](m)
     matrices = [jacobian(m, seed) for seed in range(SIZES[m])]
-    difference = 0.0  # first, as it also warms both up
+    difference = 0.0  # first, because it also warms up both
     for J in matrices:
         d = J.T @ own.weights(J @ J.T)
         difference = max(difference, float((J.T @ other.weights(J @ J.T) - d).norm() / d.norm()))
@@ -96,7 +96,7 @@ def measure(case: Case, m: int, way: str, budget: float) -> Cell:
 
 
 def rows(cells: Sequence[Cell]) -> list[list[str]]:
-    """One row for each rule and m."""
+    """Return one row per rule and m."""
     at = {(cell.rule, cell.m, cell.way): cell for cell in cells}
     found = []
     for rule, m in dict.fromkeys((cell.rule, cell.m) for cell in cells):
@@ -109,7 +109,7 @@ def rows(cells: Sequence[Cell]) -> list[list[str]]:
 
 
 def console(cells: Sequence[Cell]) -> str:
-    """An aligned table."""
+    """Return an aligned table."""
     lines = [list(HEADINGS), *rows(cells)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
     return "\n".join(
@@ -119,13 +119,13 @@ def console(cells: Sequence[Cell]) -> str:
 
 
 def machine() -> str:
-    """Processor and versions, in one sentence."""
+    """Return the processor and the versions as text."""
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "scipy", "cvxpy", "clarabel"))
     return f"{processor()}, one thread; Python {'.'.join(map(str, sys.version_info[:3]))}, {packages}"
 
 
 def write(cells: Sequence[Cell]) -> list[Path]:
-    """Put the raw results and the page's table in place."""
+    """Write the raw results and update the table on the page."""
     table = "\n".join(markdown_table(HEADINGS, rows(cells)))
     fill(PAGE, f"Measured on: {machine()}.\n\n{table}")
     replace(RESULTS, json.dumps({"machine": machine(), "cells": [asdict(cell) for cell in cells]}, indent=1) + "\n")

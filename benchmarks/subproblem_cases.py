@@ -1,4 +1,4 @@
-"""Rules that have a class of their own, and the same rules written for `pg.Subproblem` in up to three ways."""
+"""Rules with their own class, and the same rules written for `pg.Subproblem` in up to three ways."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Case:
     cvxpy: Maker
 
     def ways(self) -> dict[str, Maker]:
-        """The ways there are, by name."""
+        """Return the available ways, by name."""
         torch = {} if self.torch is None else {"torch": self.torch}
         return {"family": self.family, **torch, "cvxpy": self.cvxpy}
 
@@ -53,24 +53,24 @@ def _cvxpy(build: Callable[[Any, int], Any], r: sp.Regularizer | None = None, st
 
 
 def _linear(m: int) -> list[float]:
-    """The spectrum that falls in equal steps."""
+    """Return the spectrum that decreases in equal steps."""
     return [2.0 * (m - k) / (m * (m + 1)) for k in range(m)]
 
 
 def _half(m: int) -> list[float]:
-    """The spectrum of the worst half: 2/m as often as it fits, then the rest."""
+    """Return the spectrum of the worst half: 2/m as often as possible, then the remainder."""
     return [min(max(1.0 - 2.0 * k / m, 0.0), 2.0 / m) for k in range(m)]
 
 
 def _sorted(x: Any, spectrum: Sequence[float]) -> Any:
-    """``sum_i mu_i (-x)_(i)``, from the sums of the j largest, each weighted by the step of mu after j."""
+    """Return ``sum_i mu_i (-x)_(i)``, from the sums of the j largest, each weighted by the step of mu after j."""
     steps = [a - b for a, b in zip(spectrum, [*spectrum[1:], 0.0], strict=True)]
     parts = [step * cp.sum_largest(-x, j) for j, step in enumerate(steps[:-1], 1) if step > 1e-12]
     return sum(parts, -steps[-1] * cp.sum(x))  # cvxpy 1.9 fails on all m as the largest m
 
 
 def _chi_square(x: Any, m: int) -> Any:
-    """The worst case over weights with ``m |w|^2 <= 1.5``, as a minimum over a shift of x.
+    """Return the worst case over weights with ``m |w|^2 <= 1.5``, as a minimum over a shift of x.
 
     The shift is one variable more, so that s has no value of its own and cannot be checked.
     """
@@ -137,7 +137,7 @@ CASES: tuple[Case, ...] = (
 
 
 def jacobian(m: int, seed: int) -> Tensor:
-    """Gaussian rows of 4 m columns, with norms over one decade, and a mean squared norm of one.
+    """Return Gaussian rows with 4 m columns, norms over one decade, and a mean squared norm of one.
 
     The norms differ so that every constraint matters. For a mean square of one, the temperature of
     `sp.Entropic`, which is absolute, means the same as that of `pg.EntropicMGDA`.

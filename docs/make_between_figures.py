@@ -1,6 +1,6 @@
-"""Draw the pictures of guide/between.md into docs/assets: `python docs/make_between_figures.py`.
+"""Draw the figures of guide/between.md into docs/assets: `python docs/make_between_figures.py`.
 
-Every number in them comes from the library; the style is that of `make_figures`.
+Every number comes from the library; the style is that of `make_figures`.
 """
 
 import itertools
@@ -19,16 +19,16 @@ from torch import Tensor
 
 import paretograd as pg
 
-#: Three gradients in the plane. The second is short and points against the first: the mean makes its objective go up.
+#: Three gradients in the plane. The second is short and conflicts with the first: the mean increases its objective.
 J = torch.tensor([[3.2, 0.2], [-1.1, 0.8], [0.7, 2.0]], dtype=torch.float64)
 G = J @ J.T
 HULL, INK = "#e4e8ef", "#222222"
-#: What the panels of the first picture show of the plane.
+#: Limits of the panels in the first figure.
 WINDOW = ((-0.22, 1.21), (0.42, 1.28))
 
 
 class Mark(NamedTuple):
-    """A parameter value that is marked on a path: where its label goes, in points, and its alignment."""
+    """A parameter value marked on a path, with the position of its label, in points, and its alignment."""
 
     value: float
     offset: tuple[float, float] = (-6.0, 5.0)
@@ -60,7 +60,7 @@ class Dial(NamedTuple):
 
 
 def geometric(q: float, m: int) -> pg.Aggregator:
-    """A spectrum in which every objective counts q times what the next worse one does."""
+    """Return a spectrum in which every objective counts q times as much as the next worse one."""
     return pg.SpectralMGDA([q**i for i in range(m)])
 
 
@@ -124,14 +124,14 @@ DIALS = (
 
 
 def draw_hull(axes: Axes) -> None:
-    """The convex hull, and the two ends of every dial."""
+    """Draw the convex hull and the two ends of every path."""
     axes.add_patch(Polygon(J.tolist(), facecolor=HULL, edgecolor="#9aa5b5", lw=0.8, zorder=1))
     axes.plot(*pg.Mean()(J).tolist(), "s", color=INK, ms=6, zorder=6)
     axes.plot(*pg.MGDA()(J).tolist(), "o", color=INK, ms=6, zorder=6)
 
 
 def overview(axes: Axes) -> None:
-    """The gradients, and which part of the plane the other panels show."""
+    """Draw the gradients, and the part of the plane that the other panels show."""
     draw_hull(axes)
     for g, name, offset in zip(J, ("$g_1$", "$g_2$", "$g_3$"), ((-6, 8), (-6, 7), (6, 2)), strict=True):
         arrow(axes, g, GRADIENT, 1.8)
@@ -145,7 +145,7 @@ def overview(axes: Axes) -> None:
 
 
 def path(axes: Axes, dial: Dial) -> None:
-    """The direction as the dial goes from the mean to MGDA."""
+    """Draw the path of the direction from the mean to MGDA."""
     draw_hull(axes)
     steps = torch.linspace(0.0, 1.0, 121).tolist()
     curve = torch.stack([dial.rule(dial.at(s), 3)(J) for s in steps])
@@ -166,7 +166,7 @@ def path(axes: Axes, dial: Dial) -> None:
 
 
 def paths() -> None:
-    """Where the direction goes, one panel for each family."""
+    """Draw the paths of the direction, one panel per family."""
     figure, panels = plt.subplots(2, 3, figsize=(9.0, 4.5), layout="constrained")
     overview(panels[0, 0])
     for axes, dial in zip(panels.flat[1:], DIALS, strict=True):
@@ -175,7 +175,7 @@ def paths() -> None:
 
 
 def five() -> Tensor:
-    """Five gradients of lengths 0.5 to 2.5, some of which conflict."""
+    """Return five gradients of lengths 0.5 to 2.5, some of which conflict."""
     generator = torch.Generator().manual_seed(9)
     rows = torch.randn(5, 8, generator=generator, dtype=torch.float64)
     lengths = torch.tensor([0.5, 0.8, 1.2, 1.8, 2.5], dtype=torch.float64)
@@ -183,7 +183,7 @@ def five() -> Tensor:
 
 
 def weights() -> None:
-    """The weights of five objectives along each dial, MGDA's at the right."""
+    """Draw the weights of five objectives along each path, with MGDA on the right."""
     gramian = pg.gramian(five())
     colours = ("#d1495b", "#e69f00", "#2a9d8f", "#3b6fb6", "#6c4a8c")
     figure, panels = plt.subplots(2, 3, figsize=(9.0, 5.6), layout="constrained")
@@ -216,19 +216,19 @@ CENTER = torch.full((3,), 1.0 / 3.0, dtype=torch.float64)
 
 
 def flat(w: Tensor) -> Tensor:
-    """Weights of shape (..., 3) as points of the triangle."""
+    """Map weights of shape (..., 3) to points of the triangle."""
     return w @ CORNERS
 
 
 def hexagon(spectrum: tuple[float, ...]) -> Tensor:
-    """The permutahedron of a spectrum: all its permutations, in the order of their angles."""
+    """Return the permutahedron of a spectrum: all its permutations, ordered by angle."""
     points = flat(torch.tensor(list(itertools.permutations(spectrum)), dtype=torch.float64))
     around = points - flat(CENTER)
     return points[torch.atan2(around[:, 1], around[:, 0]).argsort()]
 
 
 def level_set(divergence: Callable[[Tensor], Tensor], level: float) -> Tensor:
-    """Where a divergence from the uniform weights reaches a level, or the border of the simplex, by angle."""
+    """Return, by angle, where a divergence from uniform weights reaches a level or the simplex's boundary."""
     angles = torch.arange(360, dtype=torch.float64) * (math.tau / 360)
     first = torch.tensor([1.0, 0.0, -1.0], dtype=torch.float64) / 2**0.5
     second = torch.tensor([-1.0, 2.0, -1.0], dtype=torch.float64) / 6**0.5
@@ -243,17 +243,17 @@ def level_set(divergence: Callable[[Tensor], Tensor], level: float) -> Tensor:
 
 
 def chi_square(w: Tensor) -> Tensor:
-    """``m |w|^2 - 1``."""
+    """Return ``m |w|^2 - 1``."""
     return 3.0 * w.square().sum(-1) - 1.0
 
 
 def entropy(w: Tensor) -> Tensor:
-    """The Kullback-Leibler divergence from the uniform weights."""
+    """Return the Kullback-Leibler divergence from uniform weights."""
     return torch.special.xlogy(w, 3.0 * w.clamp(min=1e-300)).sum(-1)
 
 
 def outline(dial: Dial, value: float) -> Tensor:
-    """The set of weights that a rule chooses from; for the entropic one, those as near to uniform as its choice."""
+    """Return the feasible weights of a rule; for the entropic rule, those at least as near to uniform as its choice."""
     if dial.symbol == "C":
         return hexagon((value, min(value, 1.0 - value), max(1.0 - 2.0 * value, 0.0)))
     if dial.symbol == "q":
@@ -264,7 +264,7 @@ def outline(dial: Dial, value: float) -> Tensor:
 
 
 def triangle(axes: Axes, dial: Dial) -> None:
-    """The simplex with a rule's sets for the marked values, and the choice of least norm in each."""
+    """Draw the simplex with a rule's sets for the marked values, and the weights of least norm in each."""
     i, j = torch.meshgrid(torch.arange(41.0), torch.arange(41.0), indexing="ij")
     w = torch.stack([i, j, 40.0 - i - j], -1)[i + j <= 40.0].double() / 40.0
     norms = (w @ G * w).sum(-1).sqrt()
@@ -288,7 +288,7 @@ def triangle(axes: Axes, dial: Dial) -> None:
 
 
 def sets() -> None:
-    """The sets of weights on the simplex of three objectives."""
+    """Draw the sets of weights on the simplex of three objectives."""
     figure, panels = plt.subplots(2, 2, figsize=(9.0, 8.0), layout="constrained")
     for axes, dial in zip(panels.flat, DIALS, strict=False):
         triangle(axes, dial)

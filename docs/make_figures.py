@@ -1,7 +1,7 @@
-"""Draw the pictures of the documentation into docs/assets: `python docs/make_figures.py`.
+"""Draw the figures of the documentation into docs/assets: `python docs/make_figures.py`.
 
-The tables of docs/coverage.md are rewritten, too, beside their picture. Every number comes from the library. The
-same machine writes the same bytes: no date, no random identifiers, letters as outlines.
+This also updates the tables of docs/coverage.md. Every number comes from the library. The output is reproducible on a
+given machine: no date, no random identifiers, letters as outlines.
 """
 
 import math
@@ -32,10 +32,10 @@ STYLE = {
     "legend.frameon": False,
 }
 
-#: The two gradients of the guide: the first is long, and the second points against it.
+#: The two gradients of the guide: the first is long, and the second conflicts with it.
 J = torch.tensor([[3.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
 GRADIENT, CONE, DUAL = "#444444", "#b8c7e0", "#f3d9a4"
-#: Colour, and where the label goes: offset in points and horizontal alignment.
+#: Colour, and position of the label: offset in points and horizontal alignment.
 DIRECTIONS = {
     "Mean": (pg.Mean(), "#c0392b", (1, -14), "left"),
     "Capped MGDA (C = 0.55)": (pg.CappedMGDA(cap=0.55), "#8e44ad", (7, 3), "left"),
@@ -46,13 +46,13 @@ DIRECTIONS = {
 
 
 def save(figure: plt.Figure, name: str) -> None:
-    """Write one SVG file without the date that matplotlib would put into it."""
+    """Write one SVG file without matplotlib's date."""
     figure.savefig(ASSETS / f"{name}.svg", metadata={"Date": None, "Creator": None}, bbox_inches="tight")
     plt.close(figure)
 
 
 def arrow(axes: Axes, tip: torch.Tensor, colour: str, width: float = 2.0) -> None:
-    """An arrow from the origin."""
+    """Draw an arrow from the origin."""
     style = {
         "arrowstyle": "-|>",
         "color": colour,
@@ -65,27 +65,27 @@ def arrow(axes: Axes, tip: torch.Tensor, colour: str, width: float = 2.0) -> Non
 
 
 def draw_cones(axes: Axes, radius: float) -> None:
-    """The cone of the two gradients, and the dual cone: directions along which no objective goes up."""
+    """Draw the cone of the two gradients and the dual cone, the directions along which no objective increases."""
     first, second = (math.degrees(math.atan2(*g.flip(0).tolist())) for g in J)
     axes.add_patch(Wedge((0, 0), radius, first, second, color=CONE, alpha=0.45, lw=0, zorder=1))
     axes.add_patch(Wedge((0, 0), radius, second - 90, first + 90, color=DUAL, alpha=0.8, lw=0, zorder=2))
 
 
 def frame(axes: Axes) -> None:
-    """Both axes on one scale, without ticks."""
+    """Set both axes to the same scale, without ticks."""
     axes.set(xlim=(-1.6, 3.4), ylim=(-0.15, 2.1), aspect="equal")
     axes.axis("off")
 
 
 def draw_gradients(axes: Axes) -> None:
-    """The gradients as arrows, with their names."""
+    """Draw the gradients as labelled arrows."""
     for g, name, offset, align in zip(J, ("$g_1$", "$g_2$"), ((6, -4), (-6, 2)), ("left", "right"), strict=True):
         arrow(axes, g, GRADIENT, 2.6)
         axes.annotate(name, g.tolist(), offset, textcoords="offset points", ha=align, color=GRADIENT, fontsize=13)
 
 
 def directions() -> None:
-    """Two gradients, their cone and dual cone, and the directions of five rules."""
+    """Draw two gradients, their cone and dual cone, and the directions of five rules."""
     figure, axes = plt.subplots(figsize=(7.6, 4.0))
     draw_cones(axes, 2.05)
     draw_gradients(axes)
@@ -102,7 +102,7 @@ def directions() -> None:
 
 
 def dials() -> None:
-    """Where the direction goes as a rule's parameter runs through its range."""
+    """Draw the path of the direction as a rule's parameter varies."""
     figure, axes = plt.subplots(figsize=(7.6, 4.0))
     draw_cones(axes, 2.05)
     draw_gradients(axes)
@@ -135,13 +135,13 @@ def dials() -> None:
 
 
 def clients(count: int = 10, size: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
-    """What ten honest clients aim at, and a start far from it: the example of guide/robust.md."""
+    """Return the targets of ten honest clients, and a distant start: the example of guide/robust.md."""
     torch.manual_seed(0)
     return torch.randn(count, size), torch.full((size,), 10.0)
 
 
 def attacked() -> None:
-    """Distance from the clients' common ground, step by step, while an attacker sends a flipped gradient."""
+    """Draw the distance from the mean target by step, while an attacker sends a flipped gradient."""
     targets, start = clients()
     rules = (
         ("MGDA", pg.MGDA(), "#d35400", "-"),
@@ -164,7 +164,7 @@ def attacked() -> None:
 
 
 def theorems() -> None:
-    """Which theorem covers which method: the picture, and the tables between the marks of docs/coverage.md."""
+    """Draw which theorem covers which method, and update the tables of docs/coverage.md."""
     found = coverage()
     save(flowchart.draw(found), "coverage")
     text = COVERAGE_PAGE.read_text(encoding="utf-8")
