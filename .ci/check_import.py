@@ -1,4 +1,4 @@
-"""`import paretograd` works on the core dependencies alone, is lazy, and adds little to `import torch`."""
+"""Check that `import paretograd` needs only the core dependencies, is lazy, and adds little to `import torch`."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 LIMIT = 0.3  # seconds
 REPEATS = 5
 
-# None in sys.modules makes an import fail as it would where the extra is not installed.
+# None in sys.modules makes an import fail as if the extra were not installed.
 WITHOUT_EXTRAS = """
 import sys
 for extra in (
@@ -37,7 +37,7 @@ print(time.perf_counter() - start)
 
 
 def run(code: str) -> str:
-    """Run `code` in a fresh interpreter and return what it printed; its errors go to our stderr."""
+    """Run `code` in a fresh interpreter and return its output; errors go to our stderr."""
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(done.returncode)
