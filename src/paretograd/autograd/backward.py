@@ -1,4 +1,4 @@
-"""``backward``: losses in, ``.grad`` out."""
+"""``backward``: from losses to ``.grad``."""
 
 from __future__ import annotations
 
@@ -44,36 +44,38 @@ def backward(
     process_group: Any = None,
     samples: int | Sequence[int] | None = None,
 ) -> Step:
-    """Add the aggregated direction to the ``.grad`` of every parameter, as ``losses.sum().backward()`` would its own.
+    """Add the aggregated direction to the ``.grad`` of every parameter, in place of ``losses.sum().backward()``.
 
-    A parameter that one loss alone reaches, such as those of a task's head, gets that loss's gradient; all others get
-    the aggregator's direction, whose weights come from the Gramian over them. Which is which is read from the graph.
+    A parameter that only one loss reaches, such as those of a task's head, gets that loss's gradient. All others get
+    the aggregator's direction, whose weights come from the Gramian over them. The graph tells which is which.
 
     Args:
         losses: m scalars, or a vector of m.
-        aggregator: the rule, or the module that `Aggregator.as_module` made of it.
-        params: the parameters to fill, or a module that has them; None for all that the losses reach. Frozen ones and
-            those that no loss reaches are left alone. A list of lists makes groups that are aggregated apart, with
-            weights of their own.
-        shared: parameters, or modules that have them, to aggregate even if one loss alone reaches them. Here and in
-            ``specific``, those that no loss reaches are left alone.
-        specific: parameters, or modules that have them, to give the sum of the losses' gradients even if several
+        aggregator: the rule, or the module that `Aggregator.as_module` returned for it.
+        params: the parameters to fill, or a module that has them; None for all that the losses reach. Frozen parameters
+            and those that no loss reaches are left alone. A list of lists defines groups that are aggregated
+            separately, each with its own weights.
+        shared: parameters, or modules that have them, to aggregate even if only one loss reaches them. Here and in
+            ``specific``, parameters that no loss reaches are left alone.
+        specific: parameters, or modules that have them, that get the sum of the losses' gradients even if several
             losses reach them.
         retain_graph: keep the graph for another backward pass.
-        engine: ``jacobian`` holds the rows of the Jacobian; ``gramian`` the gradients of the outputs of layers, or
-            nothing at all where these are many; ``auto`` takes what suits the number of parameters.
-        chunk: how many losses to differentiate at a time, to save memory; None for all.
-        per_sample: say that the losses are a vector whose k-th entry depends on the k-th sample of the batch alone: all
-            gradients then come from one plain pass, wherever the layers keep samples along their first dimension.
-        nonfinite: what to do about a gradient that holds NaN or infinity: raise an error that names its objective and
-            leave every ``.grad`` as it is; or pass it on to ``.grad``, where a ``GradScaler`` sees it and skips. The
-            step is then not `finite`, and its weights are NaN.
-        parallel: how processes share the work, once `torch.distributed` is initialised: ``auto`` reads it from the
-            model (DDP, `fully_shard`, DTensor parameters); ``data``: all hold the same parameters, and a batch each;
-            ``objectives``: all hold the same parameters, and some of the losses each; ``none``: this one works alone.
-        process_group: the processes that do, for ``data`` and ``objectives``; None for all, or those of the model.
-        samples: how many samples this process's losses are means over, or a number for each loss, where batches may
-            differ from process to process; None weighs all processes alike.
+        engine: ``jacobian`` stores the rows of the Jacobian; ``gramian`` stores the gradients of the layers' outputs,
+            or nothing at all if these are large; ``auto`` chooses by the number of parameters.
+        chunk: number of losses to differentiate at a time, to save memory; None for all.
+        per_sample: declare that the losses are a vector whose k-th entry depends only on the k-th sample of the batch.
+            All gradients then come from one plain pass, if the layers keep samples along their first dimension.
+        nonfinite: treatment of a gradient that holds NaN or infinity. ``raise`` raises an error that names its
+            objective and leaves every ``.grad`` unchanged; ``propagate`` passes it on to ``.grad``, where a
+            ``GradScaler`` sees it and skips the step. The step is then not `finite`, and its weights are NaN.
+        parallel: how processes share the work, once `torch.distributed` is initialised. ``auto`` reads it from the
+            model (DDP, `fully_shard`, DTensor parameters); with ``data`` all processes hold the same parameters, and
+            each its own batch; with ``objectives`` all hold the same parameters, and each some of the losses; with
+            ``none`` this process works alone.
+        process_group: the processes that share the work, for ``data`` and ``objectives``; None for all, or those of
+            the model.
+        samples: number of samples over which this process's losses are means, or one number per loss, if batches may
+            differ between processes; None weights all processes equally.
 
     Returns:
         the weights and the Gramian, with the certificate of the step and a flat dict of metrics on demand.
@@ -113,7 +115,7 @@ def backward(
     check_chosen(groups, graph.leaves, common, own)
     with torch.no_grad(), torch.autocast(checked[0].device.type, enabled=False):
         try:
-            with set_aside(graph.leaves), aggregator.one_step():  # of all groups; none if anything fails
+            with set_aside(graph.leaves), aggregator.one_step():  # one for all groups; none if anything fails
                 found, steps = _directions(
                     checked, aggregator, groups, graph, common, own, engine, chunk, per_sample, retain_graph
                 )
@@ -122,12 +124,12 @@ def backward(
                 raise
             with set_aside(graph.leaves):
                 found, steps = _plain_sum(checked, aggregator, groups, retain_graph)
-        accumulate(found)  # only now, when nothing can go wrong any more
+        accumulate(found)  # last, because nothing can fail from here on
     return steps[0] if len(steps) == 1 else Step.of_groups(steps)
 
 
 def check_rule(aggregator: object, nonfinite: str) -> None:
-    """Raise unless both are what they may be."""
+    """Validate both arguments."""
     if not isinstance(aggregator, Aggregator):
         example = f"get({aggregator!r})" if isinstance(aggregator, str) else "UPGrad()"
         raise ParameterError(f"aggregator={aggregator!r}: give a rule, such as paretograd.{example}")
@@ -147,13 +149,13 @@ def _directions(
     per_sample: bool,
     retain_graph: bool,
 ) -> tuple[list[tuple[Tensor, Tensor]], list[Step]]:
-    """All gradients, each with its parameter, and a step for each group; the graph is freed unless it is retained."""
+    """Return all gradients with their parameters, and a step for each group. The graph is freed unless retained."""
     m = len(losses)
     sorted_groups = [sort(group, graph.reached_by, m, shared, specific) for group in groups]
     warn_of_idle((param for common, _ in sorted_groups for param in common), graph.reached_by, m)
     own = [param for _, alone in sorted_groups for param in alone]
     private = [param for param in own if is_private(param, graph.reached_by)]
-    # A head's parameter that is to be aggregated lies above the start below the heads.
+    # If a head's parameter is aggregated, the batched pass cannot start below the heads.
     above = any(is_private(param, graph.reached_by) for common, _ in sorted_groups for param in common)
     heads = None if above else below_heads(losses, graph, private)
     if heads is None:
@@ -170,7 +172,7 @@ def _directions(
             losses, common, graph, source, engine=engine, chunk=chunk
         )
         if not number:
-            _check_finite(found, losses)  # here, where a GPU had to be waited for anyway
+            _check_finite(found, losses)  # here, where a GPU has just been synchronised anyway
         outcome = aggregator._outcome(pullback.array, pullback.eps)
         weights = torch.from_numpy(outcome.weights).to(pullback.gramian.device)
         steps.append(Step(weights, pullback.gramian, aggregator, eps=pullback.eps))
@@ -187,7 +189,7 @@ def _plain_sum(
     groups: Sequence[Sequence[Tensor]],
     retain_graph: bool,
 ) -> tuple[list[tuple[Tensor, Tensor]], list[Step]]:
-    """The gradients of the sum, which hold what is not finite, and a step that has no weights."""
+    """Return the gradients of the sum, which contain the non-finite values, and steps without weights."""
     m, chosen = len(losses), [param for group in groups for param in group]
     ones = torch.ones(m, dtype=torch.float64, device="cpu")
     found = present(chosen, weighted_gradients(losses, chosen, ones, free=not retain_graph))
@@ -198,7 +200,7 @@ def _plain_sum(
 def _check_finite(found: Sequence[tuple[Tensor, Tensor]], losses: Sequence[Tensor] | Tensor) -> None:
     if not found:
         return
-    # Norms of finite numbers may overflow, so that they only raise a suspicion; but they take one wait for all.
+    # Norms of finite numbers may overflow, so they only raise a suspicion. But they need a single synchronisation.
     norms = torch._foreach_norm([torch.abs(grad) if grad.is_sparse else grad for _, grad in found])
     if bool(torch.isfinite(torch.stack([norm.to(norms[0]) for norm in norms])).all()):
         return
@@ -208,13 +210,13 @@ def _check_finite(found: Sequence[tuple[Tensor, Tensor]], losses: Sequence[Tenso
 
 
 def accumulate(found: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Add each gradient to its parameter's; the first one becomes it, in memory of its own. Hooks are called."""
+    """Add each gradient to its parameter's ``.grad``, or store it there in its own memory. Hooks are called."""
     found = seen(found)
     taken: set[int] = set()
     for param, grad in found:
         shards = hasattr(grad, "placements")
         if param.grad is not None and (shards or (param.grad.is_sparse and not grad.is_sparse)):
-            param.grad = grad + param.grad  # which has no form in place
+            param.grad = grad + param.grad  # there is no in-place form
         elif param.grad is not None:
             param.grad += grad
         elif shards:

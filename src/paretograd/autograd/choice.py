@@ -1,4 +1,4 @@
-"""Which parameters are aggregated, and which get the gradients of their own losses."""
+"""Choice of the parameters that are aggregated and of those that get the gradients of their own losses."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def sort(
     shared: Iterable[Tensor] | None,
     specific: Iterable[Tensor] | None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Parameters to aggregate, and those that get the gradients of their own losses.
+    """Split parameters into those to aggregate and those that get the gradients of their own losses.
 
     Args:
         params: parameters that some loss reaches.
         reached_by: for each of them, by ``id``, a bit for every loss that reaches it.
-        m: how many losses there are.
-        shared: to aggregate in any case.
-        specific: not to aggregate in any case.
+        m: number of losses.
+        shared: parameters that are always aggregated.
+        specific: parameters that are never aggregated.
     """
     force_common, force_own = ids(shared), ids(specific)
     common, own = [], []
@@ -39,24 +39,24 @@ def sort(
 
 
 def is_private(param: Tensor, reached_by: Mapping[int, int]) -> bool:
-    """Whether one loss alone reaches a parameter."""
+    """Return True if only one loss reaches a parameter."""
     return reached_by[id(param)].bit_count() == 1
 
 
 def listed(params: Params | Iterable[nn.Module] | None) -> list[Tensor] | None:
-    """A parameter, a module that has some, or a list of such, which may be iterable once only, as one list."""
+    """Flatten a parameter, a module, or an iterable of either, which may be one-shot, into one list."""
     return None if params is None else _flat(params)
 
 
 def _flat(given: Any) -> list[Tensor]:
     given = as_params(given)
     if isinstance(given, Tensor | str | bytes | Mapping) or not isinstance(given, Iterable):
-        return [given]  # type: ignore[list-item]  # what is no parameter is an error of `check_chosen`
+        return [given]  # type: ignore[list-item]  # `check_chosen` rejects what is not a parameter
     return [param for item in given for param in _flat(item)]
 
 
 def ids(params: Iterable[Tensor] | None) -> set[int]:
-    """By what parameters are known."""
+    """Return the ids of parameters."""
     return {id(param) for param in params or ()}
 
 
@@ -66,13 +66,13 @@ def check_chosen(
     shared: Iterable[Tensor] | None,
     specific: Iterable[Tensor] | None,
 ) -> None:
-    """Raise if a parameter is chosen twice, or cannot be.
+    """Raise if a parameter is chosen twice or cannot be chosen.
 
     Args:
         groups: the parameters to fill.
-        reached: the parameters that some loss reaches. Others may be chosen, to no effect.
-        shared: chosen to be aggregated.
-        specific: chosen not to be.
+        reached: the parameters that some loss reaches. Choosing others has no effect.
+        shared: parameters that are always aggregated.
+        specific: parameters that are never aggregated.
     """
     left_out = ids(reached) - {id(param) for group in groups for param in group}
     for name, given in (("shared", shared), ("specific", specific)):
@@ -81,12 +81,12 @@ def check_chosen(
                 raise DTypeError(f"{name} holds a {type(item).__name__}; give parameters, or modules that have them")
             if not item.is_leaf:
                 raise ParameterError(
-                    f"{name}[{k}], shape {tuple(item.shape)}, is no leaf of the graph and holds no .grad; pass the "
+                    f"{name}[{k}], shape {tuple(item.shape)}, is not a leaf of the graph and holds no .grad; pass the "
                     "parameter that it was computed from"
                 )
             if id(item) in left_out:
                 raise ParameterError(
-                    f"{name}[{k}], shape {tuple(item.shape)}, is not among params, which are all that is filled; add "
+                    f"{name}[{k}], shape {tuple(item.shape)}, is not in params, and only those are filled; add "
                     f"it to params, or leave it out of {name}"
                 )
     if ids(shared) & ids(specific):

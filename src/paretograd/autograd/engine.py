@@ -1,12 +1,12 @@
-"""From losses to a Gramian, and from weights to gradients, without holding the Jacobian where layers allow it.
+"""From losses to a Gramian, and from weights to gradients, without storing the Jacobian if the layers allow it.
 
-Three ways, of falling cost in memory:
+There are three ways, in order of decreasing memory:
 
-- *rows*: the Jacobian itself, one block for each parameter;
-- *outputs*: the gradients with respect to the outputs of layers, which give both the Gramian and, weighted, the
+- *rows*: store the Jacobian itself, one block for each parameter;
+- *outputs*: store the gradients with respect to the outputs of layers, which give both the Gramian and, weighted, the
   gradients of the parameters;
-- *stream*: each layer adds its part to the Gramian while the backward pass goes through it, and nothing is kept;
-  one more backward pass, of the weighted sum, gives the gradients.
+- *stream*: each layer adds its part to the Gramian during the backward pass, and nothing is stored; a second backward
+  pass, of the weighted sum, gives the gradients.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from paretograd.geometry.gramian import as_array
 
 Engine = Literal["auto", "gramian", "jacobian"]
 
-#: The outputs of layers are kept if they take at most this share of the Jacobian.
+#: The gradients of layers' outputs are stored if they take at most this share of the Jacobian's memory.
 _KEPT_SHARE = 0.25
 
-#: Below this many parameters, reading the graph takes longer than it saves.
+#: Below this number of parameters, reading the graph costs more time than it saves.
 _FEW = 4096
 
-#: Rows of at most this many numbers are multiplied together with others.
+#: Rows with at most this many entries are multiplied together with others.
 _SHORT = 4096
 
 
 class Pullback:
-    """The gradients of m losses with respect to some parameters, in whatever form is cheapest to hold.
+    """The gradients of m losses with respect to some parameters, stored in the cheapest form.
 
     Attributes:
         gramian: ``J @ J.T`` over these parameters, float64, shape ``(m, m)``.
-        array: the same on the host.
-        passes: whether `combine` makes a backward pass.
-        eps: rounding of its entries, relative to the norms of the gradients.
+        array: the same on the CPU, as an array.
+        passes: True if `combine` runs a backward pass.
+        eps: rounding of the Gramian's entries, relative to the norms of the gradients.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Pullback:
         Args:
             losses: m scalars, or a vector of them.
             params: parameters that the losses reach.
-            graph: the losses' graph, which is kept.
-            source: where the batched pass starts.
-            engine: ``jacobian`` for rows, ``gramian`` for outputs or stream, ``auto`` for what suits the size.
-            chunk: how many losses to differentiate at a time.
+            graph: the graph of the losses, which is retained.
+            source: the start of the batched pass.
+            engine: ``jacobian`` for rows, ``gramian`` for outputs or stream, ``auto`` to choose by size.
+            chunk: number of losses to differentiate at a time.
         """
         self._losses, self._params, self._graph, self._chunk = losses, list(params), graph, chunk
         self._source = source
@@ -107,7 +107,7 @@ class Pullback:
         self.array = as_array(self.gramian)
 
     def _keep(self) -> None:
-        """The Gramian from the outputs of layers, which are kept for the direction."""
+        """Compute the Gramian from the gradients of layers' outputs, which are kept for the direction."""
         inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in self._rules), *self._rest]
         found = gradient_rows(self._source, inputs, self._graph.operations, self._chunk)
         for layer, rows in zip(self._rules, found, strict=False):
@@ -133,7 +133,7 @@ class Pullback:
             self._short.append(rows.reshape(len(rows), -1).to(accumulator(rows.dtype)))
 
     def _stream(self) -> bool:
-        """Sum the Gramian while the batched backward pass goes on; False where it cannot be batched."""
+        """Sum the Gramian during the batched backward pass. Return False if the pass cannot be batched."""
         sinks = self._graph.sinks([layer.node for layer in self._rules])
         last = [layer for layer in self._rules if layer.node in sinks]
 
@@ -156,7 +156,7 @@ class Pullback:
         return True
 
     def _wanted_scales(self) -> Tensor | None:
-        """Factors that bring squared norms back into the range of float32; None if all are in it."""
+        """Return factors that bring squared norms into the range of float32; None if all are already in it."""
         found = out_of_range(self.array) if self.eps > 1e-15 else None
         if found is None:
             return None
@@ -164,7 +164,7 @@ class Pullback:
         return torch.from_numpy(np.where(large, 2.0**-60, np.where(small, 2.0**50, 1.0)))
 
     def _check_finite(self) -> None:
-        """Raise where a gradient is not finite; where only squares of finite ones overflow, go on."""
+        """Raise if a gradient is not finite. Continue if only the squares of finite gradients overflow."""
         if not np.isfinite(self.array).all():
             inputs: list[Tensor | GradientEdge] = list(self._params)
             bad = not_finite(self._losses, inputs)
@@ -172,7 +172,7 @@ class Pullback:
                 raise NonFiniteGradientError(bad or list(range(len(self._losses))))
 
     def _rescale(self, scales: Tensor) -> None:
-        """Differentiate again, with the losses times factors that are taken out of the Gramian afterwards."""
+        """Differentiate the losses times ``scales``, and remove the factors from the Gramian afterwards."""
         source = self._source
         self._scales, self._source = scales, source.scaled(scales)
         self._differentiate()
@@ -180,16 +180,16 @@ class Pullback:
             inverse = 1.0 / scales
             self.gramian *= (inverse * inverse[:, None]).to(self.gramian.device)
             self.array = as_array(self.gramian)
-        else:  # half precision on the way, which has no room for the factors
+        else:  # half precision on the way, whose range is too small for the factors
             self._scales, self._source = torch.ones_like(scales), source
             self._differentiate()
 
     def combine(self, weights: Tensor, free: bool) -> list[tuple[Tensor, Tensor]]:
-        """Each parameter with its gradient of ``sum_k w_k f_k``; what was kept for it is given up.
+        """Return each parameter with its gradient of ``sum_k w_k f_k``, and release what was stored for it.
 
         Args:
             weights: shape ``(m,)``.
-            free: whether the graph may be freed on the way.
+            free: True if the pass may free the graph.
         """
         if self.passes:
             return present(self._params, weighted_gradients(self._losses, self._params, weights, free=free))
@@ -198,7 +198,7 @@ class Pullback:
         while self._layers:
             layer, rows = self._layers.pop()
             grad = combination(scaled, rows)
-            del rows  # before the gradients are made: they are of the size that it leaves
+            del rows  # first, because the gradients can reuse its memory
             found += list(zip(layer.params, layer.gradients(grad), strict=True))
         while self._rows:
             param, rows = self._rows.pop()
@@ -207,23 +207,23 @@ class Pullback:
 
 
 def fitted(found: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
-    """Gradients in the dtype and shape of their parameters."""
+    """Convert gradients to the dtype and shape of their parameters."""
     return [(param, grad.to(param.dtype).reshape(param.shape)) for param, grad in found]
 
 
 def present(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
-    """Parameters with a gradient, and these: one may be in the graph and get none all the same."""
+    """Pair parameters with their gradients and drop those without one, which may occur even in the graph."""
     return [(param, grad) for param, grad in zip(params, grads, strict=True) if grad is not None]
 
 
 def _is_large(layers: Sequence[Layer], rest: Sequence[Tensor]) -> bool:
-    """Whether the outputs of the layers are too many to keep, against the parameters."""
+    """Return True if the outputs of the layers are too large to store, compared with the parameters."""
     count = sum(param.numel() for layer in layers for param in layer.params) + sum(param.numel() for param in rest)
     return sum(layer.output_size for layer in layers) > _KEPT_SHARE * count
 
 
 def split_layers(params: Sequence[Tensor], graph: Graph) -> tuple[list[Layer], list[Tensor]]:
-    """Operations with a rule, and the parameters that no rule serves."""
+    """Return the operations with a rule, and the parameters without one."""
     by_node: dict[Node, dict[int, tuple[Tensor, Use]]] = {}
     rest = []
     for param in params:

@@ -1,4 +1,4 @@
-"""``gramian``: inner products of gradients, from a Jacobian or straight from losses."""
+"""``gramian``: inner products of gradients, from a Jacobian or directly from losses."""
 
 from __future__ import annotations
 
@@ -32,22 +32,23 @@ def gramian(
     process_group: Any = None,
     samples: int | Sequence[int] | None = None,
 ) -> Tensor:
-    """The Gramian ``G = J @ J.T`` of the gradients, as a float64 tensor.
+    """Return the Gramian ``G = J @ J.T`` of the gradients, as a float64 tensor.
 
     From a Jacobian of shape ``(..., m, n)``: rows of float16 or float32 gradients are multiplied exactly in
-    float64, so that neither gradients of norm 1e-15 underflow nor those of norm 1e15 overflow. A Jacobian that has a
-    graph, as from ``create_graph=True``, is an error: G would have none, and a matrix of losses looks the same. Pass
+    float64, so that neither gradients of norm 1e-15 underflow nor those of norm 1e15 overflow. A Jacobian with a graph,
+    as from ``create_graph=True``, raises an error: G would have no graph, and a matrix of losses looks the same. Pass
     ``jacobian.detach()``.
 
-    From losses, m scalars in a list or a vector: over ``params``, without storing the Jacobian where the layers allow
-    it. The graph is kept, for the backward pass that follows. Gradients of float32 parameters, and shorter ones, are
-    multiplied in float32, and the products summed in float64: entries are off by about 1e-7 of the norms.
+    From losses, m scalars in a list or a vector: over ``params``, without storing the Jacobian if the layers allow
+    it. The graph is retained for the backward pass that follows. Gradients of parameters in float32 or a shorter dtype
+    are multiplied in float32, and the products are summed in float64: entries have an error of about 1e-7 of the norms.
 
     Args:
         source: a Jacobian, or losses.
-        params: parameters to differentiate the losses by, or a module that has them; None for all that they reach.
+        params: parameters with respect to which to differentiate, or a module that has them; None for all that the
+            losses reach.
         engine: as for `backward`.
-        chunk: how many losses to differentiate at a time.
+        chunk: number of losses to differentiate at a time.
         parallel: how processes share the work, as for `backward`.
         process_group: as for `backward`.
         samples: as for `backward`.
@@ -59,12 +60,13 @@ def gramian(
         if source.grad_fn is not None:
             raise ShapeError(
                 f"a tensor of shape {tuple(source.shape)} with a graph is neither losses nor a Jacobian. Losses are a "
-                "list of scalars or a vector: pass losses.flatten(). A Jacobian comes without a graph, since none is "
-                "kept: pass jacobian.detach()"
+                "list of scalars or a vector: pass losses.flatten(). A Jacobian must have no graph, since the Gramian "
+                "would not keep it: pass jacobian.detach()"
             )
         if params is not None:
             raise ParameterError(
-                f"params goes with losses, a list of scalars or a vector; got a tensor of shape {tuple(source.shape)}"
+                "params can be given only with losses, a list of scalars or a vector; got a tensor of shape "
+                f"{tuple(source.shape)}"
             )
         return of_jacobian.gramian(source)
     several = processes.handler()

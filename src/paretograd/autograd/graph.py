@@ -1,4 +1,4 @@
-"""Reading torch's graph: which parameter each loss reaches, and in which operation each parameter is used."""
+"""`Graph`: the parameters that each loss reaches in torch's graph, and the operations that use them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch.autograd.graph import GradientEdge, Node
 
 _LEAF = "torch::autograd::AccumulateGrad"
 
-#: Operations that only hand a parameter on: its transpose, and its copy in another precision under autocast.
+#: Operations that only pass a parameter on: its transpose, and its copy in another precision under autocast.
 _PASSING = frozenset({"TBackward0", "ToCopyBackward0"})
 
-#: Nodes that hand each of their inputs on as it is: what wrappers for several processes put around a module. To torch
-#: every output of such a node depends on every input.
+#: Nodes that pass each input on unchanged. Wrappers for several processes put them around a module. For torch, every
+#: output of such a node depends on every input.
 HANDING_ON = frozenset({"_DDPSinkBackward", "RegisterPostBackwardFunctionBackward"})
 
 Edge = tuple[Node | None, int]
 
 
 class Use(NamedTuple):
-    """Where a parameter enters the computation.
+    """Use of a parameter in the computation.
 
     Attributes:
         node: the operation.
-        position: which of its inputs the parameter is.
-        transposed: whether it enters transposed.
+        position: index of the parameter among its inputs.
+        transposed: True if it enters transposed.
     """
 
     node: Node
@@ -39,17 +39,17 @@ class Graph:
 
     Attributes:
         nodes: its operations, each after everything it uses.
-        leaves: parameters that a loss reaches, in the order in which they were found.
+        leaves: parameters that a loss reaches, in order of discovery.
         reached_by: for each of them, by ``id``, a bit for every loss that reaches it.
         operations: names of all operations in the graph.
     """
 
     def __init__(self, roots: Sequence[tuple[Node, int]], skipped: frozenset[str] = frozenset()) -> None:
-        """Walk the graph.
+        """Traverse the graph.
 
         Args:
             roots: nodes, each with a bit for every loss that starts at it.
-            skipped: names of nodes that hand their inputs on, and are not seen.
+            skipped: names of nodes that pass their inputs on and are skipped.
         """
         self._skipped = skipped
         self.nodes = order = _postorder([node for node, _ in roots], skipped)
@@ -77,7 +77,7 @@ class Graph:
         self._masks, self._roots = masks, [node for node, _ in roots]
 
     def use(self, leaf: Tensor) -> Use | None:
-        """The one operation that uses a parameter; None if there are several, or if it is used in another way."""
+        """Return the only operation that uses a parameter; None if there is not exactly one."""
         node, transposed = self._leaf_nodes[id(leaf)], False
         while True:
             users = self._users[node]
@@ -91,11 +91,11 @@ class Graph:
             node = user
 
     def borders(self) -> dict[Node, tuple[int, list[tuple[int, GradientEdge]]]] | None:
-        """Operations that one loss alone reaches, above some that several reach: where the losses' own parts end.
+        """Return the borders of the losses' own parts: operations of a single loss that use outputs of shared ones.
 
         Returns:
-            for each of them the number of its loss and, by position, the outputs of the others that it uses; None
-            where the losses have no such parts, or share more than operations.
+            for each of them the number of its loss and, by position, the shared outputs that it uses; None if the
+            losses have no parts of their own, or share more than operations.
         """
         found: dict[Node, tuple[int, list[tuple[int, GradientEdge]]]] = {}
         if any(self._masks[root].bit_count() > 1 for root in self._roots):
@@ -115,9 +115,9 @@ class Graph:
         return found or None
 
     def sinks(self, nodes: Sequence[Node]) -> set[Node]:
-        """Those of the nodes from which none of the others is reached."""
+        """Return the nodes from which none of the other given nodes is reachable."""
         wanted = set(nodes)
-        above = set()  # nodes from which a wanted one is reached, itself aside
+        above = set()  # nodes from which another wanted node is reachable
         for node in self.nodes:  # everything a node uses comes before it
             if any(child in above or child in wanted for child, _ in below(node, self._skipped)):
                 above.add(node)
@@ -125,20 +125,20 @@ class Graph:
 
 
 def below(node: Node, skipped: frozenset[str]) -> Sequence[Edge]:
-    """What a node uses, seen through those that are skipped."""
+    """Return the edges to what a node uses, looking through skipped nodes."""
     edges = node.next_functions
     return edges if not skipped else [through(child, number, skipped) for child, number in edges]
 
 
 def through(node: Node | None, number: int, skipped: frozenset[str]) -> Edge:
-    """An output of a node, or what is handed on there."""
+    """Follow an output through skipped nodes to the one that computed it."""
     while node is not None and node.name() in skipped:
         node, number = node.next_functions[number]
     return node, number
 
 
 def _postorder(roots: Sequence[Node], skipped: frozenset[str]) -> list[Node]:
-    """All nodes, each after everything it uses."""
+    """Return all nodes, each after everything it uses."""
     order: list[Node] = []
     seen: set[Node] = set()
     for root in roots:

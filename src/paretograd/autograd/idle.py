@@ -1,4 +1,4 @@
-"""Losses that reach none of the parameters that are aggregated: objectives whose gradient is zero."""
+"""Warning about losses that reach no aggregated parameter, and so have a zero gradient."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from torch import Tensor
 
 from paretograd.callers import callers_level
 
-#: How many losses a warning names.
+#: Number of losses that a warning names.
 _NAMED = 8
 
 
 def warn_of_idle(common: Iterable[Tensor], reached_by: Mapping[int, int], m: int) -> None:
-    """Warn of losses that reach no shared parameter, where others share some.
+    """Warn of losses that reach no shared parameter if others share some.
 
     Args:
         common: parameters to aggregate.
         reached_by: for each of them, by ``id``, a bit for every loss that reaches it.
-        m: how many losses there are.
+        m: number of losses.
     """
     reaching = 0
     for param in common:

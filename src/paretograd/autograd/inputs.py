@@ -1,4 +1,4 @@
-"""What `backward` accepts: losses with a graph, and parameters that can hold a gradient."""
+"""Validation of the arguments of `backward`: losses with a graph, and parameters that can hold a gradient."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
 
 
 def check_losses(losses: Sequence[Tensor] | Tensor) -> Sequence[Tensor] | Tensor:
-    """m scalars with a graph, as a list or as a vector."""
+    """Validate m scalars with a graph and return them as a list or a vector."""
     if isinstance(losses, Tensor):
         if losses.ndim != 1 or not len(losses):
             raise ShapeError(
@@ -56,7 +56,7 @@ def _check_graph(loss: Tensor, name: str) -> None:
 
 
 def check_visible(graph: Graph) -> None:
-    """Raise where torch's older checkpoint hides parameters: they would be left out without a word."""
+    """Raise if torch's reentrant checkpoint hides parameters, which would be omitted silently."""
     if "CheckpointFunctionBackward" in graph.operations:
         raise ParameterError(
             "the losses were computed through torch.utils.checkpoint with use_reentrant=True, which hides its "
@@ -65,15 +65,15 @@ def check_visible(graph: Graph) -> None:
 
 
 def check_passes(engine: str, chunk: int | None) -> None:
-    """Raise unless both are what they may be."""
+    """Validate both arguments."""
     if engine not in get_args(Engine):
         raise ParameterError(f"engine={engine!r}: use one of {', '.join(get_args(Engine))}")
     if chunk is not None and (type(chunk) is not int or chunk < 1):
-        raise ParameterError(f"chunk={chunk!r}: give how many losses to differentiate at a time, at least 1, or None")
+        raise ParameterError(f"chunk={chunk!r}: give the number of losses to differentiate at a time (>= 1), or None")
 
 
 def check_groups(params: Iterable[Tensor] | Iterable[Iterable[Tensor]] | None, graph: Graph) -> list[list[Tensor]]:
-    """The parameters to fill, in groups that are aggregated apart: one unless a list of lists is given."""
+    """Return the parameters to fill, in groups that are aggregated separately: one unless a list of lists is given."""
     if params is None or isinstance(params, Tensor):
         return [check_params(params, graph)]
     given = list(params)
@@ -86,7 +86,7 @@ def check_groups(params: Iterable[Tensor] | Iterable[Iterable[Tensor]] | None, g
 
 
 def check_params(params: Tensor | Iterable[Tensor] | None, graph: Graph) -> list[Tensor]:
-    """The parameters to fill: leaves that some loss reaches."""
+    """Return the parameters to fill: leaves that some loss reaches."""
     if params is None:
         return graph.leaves
     given = [params] if isinstance(params, Tensor) else list(params)
@@ -95,14 +95,14 @@ def check_params(params: Tensor | Iterable[Tensor] | None, graph: Graph) -> list
             raise DTypeError(f"params[{k}] is a {type(param).__name__}; a tensor is needed")
         if not param.is_leaf:
             raise ParameterError(
-                f"params[{k}], shape {tuple(param.shape)}, is no leaf of the graph and holds no .grad; pass the "
+                f"params[{k}], shape {tuple(param.shape)}, is not a leaf of the graph and holds no .grad; pass the "
                 "parameter that it was computed from"
             )
     unique = {id(param): param for param in given}
     reached = [param for key, param in unique.items() if key in graph.reached_by]
     if not reached:
         raise ParameterError(
-            f"no loss reaches any of the {len(given)} params. Are they those of the model that computed the losses, "
+            f"no loss reaches any of the {len(given)} params. Do they belong to the model that computed the losses, "
             "and do they require gradients?"
         )
     return reached

@@ -1,7 +1,7 @@
-"""Rules for the operations of common layers: the Gramian of their parameters' gradients from that of their outputs.
+"""Rules for common layers: the Gramian of their parameters' gradients from the gradients of their outputs.
 
-Each rule reads what torch saved for the backward pass of one operation, and needs the gradients with respect to its
-output only. Parameters without a rule are served by their own rows.
+Each rule reads what torch saved for the backward pass of one operation, and needs only the gradients with respect to
+its output. Parameters without a rule use their rows of the Jacobian.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paretograd.autograd.products import accumulator, outer_gramian, row_gramian
 
 
 class Part(NamedTuple):
-    """What a layer adds to the Gramian: a matrix, and that of short rows, which are multiplied together in the end.
+    """Contribution of a layer to the Gramian: a matrix, and short rows, which are all multiplied together in the end.
 
     Attributes:
         gramian: shape ``(m, m)``, float64, symmetric up to rounding; None for zero.
@@ -48,34 +48,34 @@ class Layer(ABC):
 
     @property
     def output_size(self) -> int:
-        """How many numbers its output holds."""
+        """Number of entries of its output."""
         return math.prod(self.output_shape)
 
     def sample_gramian(self, grad: Tensor) -> Tensor | None:
-        """The Gramian of the gradients of m samples, from the output's, which has them along its first dimension.
+        """Return the Gramian of the gradients of m samples, from the output's gradient with samples in dimension 0.
 
-        None where the layer does not keep samples apart.
+        Return None if the layer does not keep samples separate.
         """
         return None
 
     @abstractmethod
     def part(self, grads: Tensor) -> Part:
-        """What the parameters add to the Gramian, from the gradients of the output, shape ``(m, *output)``."""
+        """Return the parameters' part of the Gramian, from the gradients of the output, shape ``(m, *output)``."""
 
     def pull(self, grads: Tensor, part: Part) -> Tensor | None:
-        """The gradients ``(m, *input)`` of the input, where that takes less than torch's own rule for batches.
+        """Return the gradients ``(m, *input)`` of the input if that is cheaper than torch's own rule for batches.
 
-        None where it is left to torch.
+        Return None to leave it to torch.
         """
         return None
 
     @abstractmethod
     def gradients(self, grad: Tensor) -> list[Tensor]:
-        """The gradients of the parameters, from one of the output."""
+        """Return the gradients of the parameters, from one gradient of the output."""
 
 
 class Affine(Layer):
-    """``X @ W + b``: Linear, after its leading dimensions were flattened."""
+    """``X @ W + b``: Linear with flattened leading dimensions."""
 
     def __init__(self, node: Node, inputs: Tensor | None, weight: Tensor | None, transposed: bool, bias: Tensor | None):
         super().__init__(node, [p for p in (weight, bias) if p is not None])
@@ -103,7 +103,7 @@ class Affine(Layer):
 
 
 class Scaled(Layer):
-    """``weight * normalized + bias`` with parameters along some dimensions: the norm layers."""
+    """``weight * normalized + bias`` with parameters along some dimensions: the normalization layers."""
 
     def __init__(
         self,
@@ -125,12 +125,12 @@ class Scaled(Layer):
 
     def sample_gramian(self, grad: Tensor) -> Tensor | None:
         if 0 not in self.reduced:
-            return None  # the parameters differ along the first dimension, so that it holds no samples
+            return None  # the parameters vary along the first dimension, so it does not hold samples
         dims = tuple(dim for dim in self.reduced if dim != 0)
         return _sum_of_gramians(self._reduced(grad.to(accumulator(grad.dtype)), dims))
 
     def _sums(self, grads: Tensor, leading: int) -> list[Tensor]:
-        """Gradients of the parameters, from those of the output with so many dimensions in front."""
+        """Return the gradients of the parameters, from those of the output with ``leading`` dimensions in front."""
         D = grads.to(accumulator(grads.dtype))
         if leading and self.weight and self.reduced[1:] and self.reduced[1] == 2:
             return self._channel_sums(D)
@@ -145,8 +145,9 @@ class Scaled(Layer):
         return found
 
     def _channel_sums(self, D: Tensor) -> list[Tensor]:
-        """Sums over samples and places, of shape ``(m, channels)``: products with (normalized, 1) of every channel of
-        every sample. No array of D's size is made.
+        """Return the sums over samples and places, shape ``(m, channels)``, without another array of D's size.
+
+        They are products with (normalized, 1) for every channel of every sample.
         """
         m, samples, channels = D.shape[:3]
         values = self.normalized().reshape(samples * channels, -1)
@@ -159,7 +160,7 @@ class Scaled(Layer):
 class BatchNorm(Scaled):
     """`Scaled` with the statistics of the batch, or fixed ones.
 
-    Torch's rule for a batch of gradients copies the input m times, and makes several arrays more of that size.
+    Torch's rule for a batch of gradients copies the input m times and allocates several more arrays of that size.
     """
 
     def __init__(
@@ -171,10 +172,10 @@ class BatchNorm(Scaled):
         reduced: tuple[int, ...],
         factor: Tensor,
     ) -> None:
-        """As for `Scaled`.
+        """Take the arguments of `Scaled` and the slope.
 
         Args:
-            factor: slope of the output by the input where the statistics are fixed, one number for each channel.
+            factor: slope of the output with respect to the input for fixed statistics, one number per channel.
         """
         super().__init__(node, normalized, weight, bias, reduced)
         self.factor = factor
@@ -198,16 +199,16 @@ def _sum_of_gramians(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _summed(values: Tensor, dims: tuple[int, ...]) -> Tensor:
-    return values.sum(dim=dims) if dims else values  # torch takes no dimensions for all
+    return values.sum(dim=dims) if dims else values  # for torch, no dimensions means all
 
 
 def _each(numbers: Sequence[int], dims: int) -> tuple[int, ...]:
-    """One number for each dimension: torch keeps one for all where it was given so, as by ``padding="valid"``."""
+    """Return one number per dimension: torch may keep a single one for all, as for ``padding="valid"``."""
     return tuple(numbers) if len(numbers) == dims else tuple(numbers) * dims
 
 
 class Lookup(Layer):
-    """Rows of a table: Embedding. Only the rows that were looked up have a gradient."""
+    """Embedding: rows of a table. Only the rows that were looked up have a gradient."""
 
     def __init__(self, node: Node, table: Tensor, indices: Tensor, padding: int) -> None:
         super().__init__(node, [table])
@@ -215,7 +216,7 @@ class Lookup(Layer):
         self.found, self.places = torch.unique(indices, return_inverse=True)
 
     def _summed(self, grads: Tensor) -> Tensor:
-        """Gradients of the rows that were looked up, shape ``(m, rows, width)``."""
+        """Return the gradients of the rows that were looked up, shape ``(m, rows, width)``."""
         D = grads.reshape(len(grads), -1, self.table.shape[1]).to(accumulator(grads.dtype))
         sums = D.new_zeros(len(D), len(self.found), D.shape[2])
         sums.index_add_(1, self.places.reshape(-1), D)
@@ -233,8 +234,9 @@ class Lookup(Layer):
 
 
 class Convolution(Layer):
-    """Convolution: an affine map of its patches in the plain two-dimensional case; else by torch's own kernel for the
-    gradient of the weight, one objective at a time.
+    """Convolution: an affine map of its patches in the plain two-dimensional case.
+
+    Other cases use torch's own kernel for the gradient of the weight, one objective at a time.
     """
 
     def __init__(self, node: Any, weight: Tensor | None, bias: Tensor | None) -> None:
@@ -257,9 +259,9 @@ class Convolution(Layer):
         return self.arguments[0].ndim == 4 and groups == 1 and not transposed
 
     def _patches(self) -> Tensor:
-        """What the kernel sees, shape ``(samples, places, kernel size)``: a view of the input, copied at once.
+        """Return the patches under the kernel, shape ``(samples, places, kernel size)``: a copied view of the input.
 
-        Torch's `unfold` goes through the samples one after the other on a GPU.
+        Torch's `unfold` processes the samples one by one on a GPU.
         """
         inputs, weight = self.arguments
         (down, right), (above, left), (dy, dx), *_ = self.geometry

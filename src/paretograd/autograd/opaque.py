@@ -1,7 +1,7 @@
-"""Calls that `torch.compile` does not look into.
+"""Functions that `torch.compile` does not trace.
 
-`torch.compiler.disable` says so, but imports the compiler, which takes longer than torch itself. So it is asked once
-something else has imported the compiler; before that, nothing is compiled.
+`torch.compiler.disable` achieves this, but imports the compiler, which takes longer than importing torch itself. It is
+therefore applied only once something else has imported the compiler; before that, nothing is compiled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 def opaque(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """The same call, which a compiled function makes as it is, between two graphs."""
+    """Wrap a function so that compiled code calls it uncompiled, between two graphs."""
     hidden: list[Callable[Arguments, Answer]] = []
 
     @wraps(call)

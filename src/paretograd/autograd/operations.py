@@ -1,4 +1,4 @@
-"""Which of torch's operations have a rule: from what an operation saved for its backward pass to a layer."""
+"""Construction of layers from what torch's operations saved for their backward pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Uses = Mapping[int, tuple[Tensor, Use]]
 
 
 def layer_of(node: Any, uses: Uses) -> Layer | None:
-    """The rule for an operation and the parameters that enter it, by position; None if there is none."""
+    """Return the rule for an operation and its parameters, by position; None if there is none."""
     build = _BUILDERS.get(node.name())
     if build is None or any(param.is_complex() or param.layout is not torch.strided for param, _ in uses.values()):
         return None
@@ -33,7 +33,7 @@ def _addmm(node: Any, uses: Uses) -> Layer | None:
         return None
     bias = _param(uses, 0)
     if bias is not None and tuple(bias.shape) != tuple(node._input_metadata[0].shape[1:]):
-        return None  # broadcast in another way than one for each output
+        return None  # broadcast other than one number per output
     return _affine(node, uses, 2, node._saved_mat1, bias)
 
 
@@ -53,7 +53,7 @@ def _long(inputs: Tensor) -> Tensor:
 
 
 def _plain(uses: Uses, *positions: int) -> bool:
-    """Whether the parameters enter at these positions only, and as they are."""
+    """Return True if the parameters enter only at these positions, and not transposed."""
     return set(uses) <= set(positions) and not any(use.transposed for _, use in uses.values())
 
 

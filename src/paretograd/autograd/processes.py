@@ -1,7 +1,7 @@
-"""Where `backward` and `gramian` hand over if a model is shared by several processes.
+"""Delegation of `backward` and `gramian` to `paretograd.distributed` if several processes share a model.
 
-What they do then is the layer above, `paretograd.distributed`, which registers itself here. In a program that has not
-set up `torch.distributed` all of this is one question, asked at every call.
+`paretograd.distributed` is the layer above and registers itself here. In a program without `torch.distributed`, this
+costs a single test per call.
 """
 
 from __future__ import annotations
@@ -42,44 +42,44 @@ class Call:
 
 
 class Handler(Protocol):
-    """What takes over. Both answer None where the call is this process's own affair."""
+    """Distributed versions of both functions. They return None if the call concerns this process alone."""
 
     def backward(self, call: Call) -> Step | None:
-        """As `paretograd.backward`."""
+        """Do the work of `paretograd.backward`."""
 
     def gramian(self, call: Call) -> Tensor | None:
-        """As `paretograd.gramian`, of losses."""
+        """Do the work of `paretograd.gramian` for losses."""
 
 
 _HANDLER: list[Handler] = []
 
 
 def register(handler: Handler) -> None:
-    """Let a handler take over from now on."""
+    """Register the handler for all later calls."""
     _HANDLER[:] = [handler]
 
 
 def handler() -> Handler | None:
-    """What takes over, if several processes were set up."""
+    """Return the handler if `torch.distributed` is initialised, else None."""
     distributed = torch.distributed
     return _HANDLER[0] if _HANDLER and distributed.is_available() and distributed.is_initialized() else None
 
 
 def check_parallel(parallel: Parallel, samples: int | Sequence[int] | None) -> None:
-    """Raise unless both are what they may be, in one process as well: a mistake should not wait for the second."""
+    """Validate both arguments, even in a single process, so that mistakes show up early."""
     if parallel not in get_args(Parallel):
         raise ParameterError(f"parallel={parallel!r}: use one of {', '.join(get_args(Parallel))}")
     single = isinstance(samples, int) or not isinstance(samples, Iterable)
     counts = [] if samples is None else [samples] if single else list(samples)  # type: ignore[arg-type]
     if any(type(count) is not int or count < 0 for count in counts):
         raise ParameterError(
-            f"samples={samples!r}: give how many samples this process's losses are means over, a whole number, or one "
-            "for each loss"
+            f"samples={samples!r}: give the number of samples over which this process's losses are means, a whole "
+            "number, or one per loss"
         )
 
 
 class _Unreadable:
-    """In the place of something that failed when it was iterated; it does so again where others can be told of it."""
+    """Placeholder for an iterable that failed. It raises the error again where other processes can be told of it."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -89,15 +89,15 @@ class _Unreadable:
 
 
 def settled(values: Any) -> Any:
-    """What can be iterated once only, such as ``model.parameters()``, as lists: it will be looked at twice."""
+    """Convert one-shot iterables, such as ``model.parameters()``, to lists, because they are read twice."""
     if isinstance(values, Tensor | nn.Module | str | bytes | Mapping) or not isinstance(values, Iterable):
         return values
     try:
         return [settled(value) for value in values]
-    except Exception as error:  # noqa: BLE001  # whatever it is, the other processes must be told
+    except Exception as error:  # noqa: BLE001  # the other processes must be told of any error
         return _Unreadable(error)
 
 
 def as_params(params: Params | None) -> Iterable[Tensor] | Iterable[Iterable[Tensor]] | None:
-    """A module stands for its parameters that learn."""
+    """Replace a module by its parameters that require gradients."""
     return [p for p in params.parameters() if p.requires_grad] if isinstance(params, nn.Module) else params

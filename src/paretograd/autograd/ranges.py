@@ -1,4 +1,4 @@
-"""Squared norms that sums of float32 products cannot hold, of gradients that float32 can: 1e-25 or 1e25, say."""
+"""Detection of gradients, of norm 1e-25 or 1e25 for instance, whose squared norms are out of range in float32."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from paretograd.geometry.gramian import LEAST, MOST, Array
 
 
 def out_of_range(gramians: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
-    """Which gradients are too large and which too small for sums of float32 products; None if nothing was lost.
+    """Return masks of gradients too large and too small for sums of float32 products; None if nothing was lost.
 
-    A row of zeros belongs to a gradient of zeros, if the Gramian has others. Where all are zero, or one is small, they
-    may have underflowed, and count as small.
+    A row of zeros means a zero gradient if other rows are not zero. If all rows are zero, or one is small, they may
+    have underflowed and count as small.
 
     Args:
         gramians: shape ``(..., m, m)``.

@@ -1,4 +1,4 @@
-"""Where losses start in torch's graph: before they were joined to a vector, and before what was done to its entries."""
+"""Nodes at which losses start in torch's graph: before they were joined to a vector and changed entry by entry."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from paretograd.autograd.graph import Edge, below, through
 
-#: Operations whose output, of the shape of an input, depends at each place on that place of the input alone. Those on
-#: the last line change shapes in general; where they do not, they change nothing.
+#: Operations whose output has the shape of an input and depends entry by entry on it. Those on the last line change
+#: shapes in general; if they do not, they change nothing.
 _POINTWISE = frozenset(
     f"{name}Backward{number}"
     for number in range(3)
@@ -28,10 +28,10 @@ Root = tuple[Node, int]
 
 
 def roots_of(losses: Sequence[Tensor] | Tensor, skipped: frozenset[str] = frozenset()) -> list[Root]:
-    """The nodes at which the losses start, each with the bits of its losses.
+    """Return the nodes at which the losses start, each with the bits of its losses.
 
-    Losses that were joined to a vector start where they were before, whether the vector was then scaled or otherwise
-    changed entry by entry, and whether they were taken out of it again.
+    Losses that were joined to a vector start before the joining, even if the vector was then scaled or otherwise
+    changed entry by entry, and even if they were taken out of it again.
     """
     if isinstance(losses, Tensor):
         start = _start(losses, skipped)
@@ -67,12 +67,12 @@ def _shape(node: Any, number: int) -> tuple[int, ...]:
 
 
 def _is_first(dim: int, shape: Sequence[int]) -> bool:
-    """Whether a dimension is the first one; torch keeps one that is counted from the end as an unsigned number."""
+    """Return True if a dimension is the first; torch stores negative ones as unsigned numbers."""
     return len(shape) > 0 and dim in (0, 2**64 - len(shape))
 
 
 def _entry(node: Any, number: int, skipped: frozenset[str]) -> tuple[Edge, int] | None:
-    """The tensor that an output is an entry of, along the first dimension, and which one; None if it is none."""
+    """Return the tensor of which an output is an entry along the first dimension, and the index; None if it is not."""
     name = node.name()
     if name not in ("UnbindBackward0", "SelectBackward0"):
         return None
@@ -84,21 +84,21 @@ def _entry(node: Any, number: int, skipped: frozenset[str]) -> tuple[Edge, int] 
         return None
     count = shape[0]
     index = number if name == "UnbindBackward0" else node._saved_index
-    if index >= count:  # counted from the end, as an unsigned number
+    if index >= count:  # a negative index, stored as an unsigned number
         index += count - 2**64
     return (vector, output), index
 
 
 def _apart(start: Edge, bits: Mapping[int, int], skipped: frozenset[str]) -> list[Root] | None:
-    """Where the entries of a tensor, along its first dimension, start.
+    """Return the nodes at which the entries of a tensor, along its first dimension, start.
 
     Args:
         start: the tensor.
-        bits: by their numbers, the bits of the entries that are losses.
-        skipped: names of nodes that are not seen.
+        bits: the bits of the entries that are losses, by index.
+        skipped: names of nodes that are skipped.
 
     Returns:
-        nodes with the bits that start there, 0 for those that were seen through; None where no entries were joined.
+        nodes with the bits that start there, 0 for pass-through nodes; None if no entries were joined.
     """
     shape, everyone = _shape(*start), 0
     for bit in bits.values():
@@ -119,13 +119,13 @@ def _apart(start: Edge, bits: Mapping[int, int], skipped: frozenset[str]) -> lis
             new = [edge for edge in below(node, skipped) if edge not in seen]
             seen.update(new)
             waiting += new
-        else:  # of another shape, or of unknown making: every entry may depend on it
+        else:  # another shape or an unknown operation: every entry may depend on it
             found.append((node, everyone))
     return found if joined else None
 
 
 def _joined(node: Any, shape: Sequence[int], skipped: frozenset[str]) -> list[Node | None] | None:
-    """The entries that a node joins along the first dimension, None for one without a graph; None if it is no such."""
+    """Return the entries that a node joins along the first dimension (None for one without a graph), or None."""
     name = node.name()
     if name not in ("StackBackward0", "CatBackward0") or not _is_first(node._saved_dim, shape):
         return None

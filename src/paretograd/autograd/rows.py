@@ -1,7 +1,7 @@
-"""Gradients of all objectives at once, or one after the other where an operation cannot be batched.
+"""Gradients of all objectives at once, or one by one if an operation cannot be batched.
 
-No pass but the last frees the graph: a pass that fails is repeated in another way, and what went wrong in one that did
-not give finite numbers is found by passes of single losses.
+Only the last pass frees the graph: a pass that fails is repeated in another way, and the cause of non-finite numbers is
+found by passes of single losses.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from paretograd.autograd.source import Losses, Source
 
 Inputs = Sequence[Tensor | GradientEdge]
 
-#: Graphs, by the names of their operations, whose batched backward pass failed: not tried again.
+#: Graphs, identified by the names of their operations, whose batched backward pass failed. It is not tried again.
 _UNBATCHABLE: set[frozenset[str]] = set()
 
-#: Attributes in which a kind of node has what it saved.
+#: Attributes in which each type of node keeps its saved tensors.
 _SAVED: WeakKeyDictionary[type, list[str]] = WeakKeyDictionary()
 
-#: Parts of the names of operations that communicate in their backward pass: batched, they would send what is not there,
-#: and nothing fails.
+#: Parts of the names of operations that communicate in their backward pass. In a batched pass they would send invalid
+#: data without an error.
 _COMMUNICATING = ("SyncBatchNorm", "c10d", "AllGatherIntoTensor", "ReduceScatterTensor", "AllToAllSingle")
 
 
 def gradient_rows(
     source: Source, inputs: Inputs, operations: frozenset[str], chunk: int | None = None
 ) -> list[Tensor | None]:
-    """The gradient of every loss by every input: one tensor ``(m, *input)`` each, None if unreached.
+    """Return the gradients of all losses with respect to each input: a tensor ``(m, *input)``, or None if unreached.
 
     Args:
-        source: where to start.
+        source: the start of the pass.
         inputs: parameters, or outputs of operations.
-        operations: names of the operations in the graph, by which it is known again.
-        chunk: how many losses at a time; None for all, 1 for one after the other.
+        operations: names of the operations in the graph, which identify it.
+        chunk: number of losses at a time; None for all, 1 for one by one.
     """
     m = len(source.seeds[0])
     if not inputs:
@@ -49,7 +49,7 @@ def gradient_rows(
             return _batched(source, inputs, chunk or m)
         except RuntimeError:  # no batching rule for some operation, or no memory for it
             found = _one_by_one(source, inputs)
-            _UNBATCHABLE.add(operations)  # as it can be done in this way, it was the batching
+            _UNBATCHABLE.add(operations)  # one by one works, so batching was the cause
             return found
     return _one_by_one(source, inputs)
 
@@ -60,17 +60,17 @@ def streamed_rows(
     consumers: Mapping[Node, Callable[[Tensor], Tensor | None]],
     operations: frozenset[str],
 ) -> list[Tensor | None] | None:
-    """As `gradient_rows`, with the gradients of some outputs handed to consumers on the way, and not kept.
+    """Compute `gradient_rows`, and pass the gradients of some outputs to consumers on the way without storing them.
 
     Args:
-        source: where to start.
-        inputs: what to return the gradients of.
-        consumers: for an operation, what takes the gradients ``(m, *output)`` of its output; it may return those of its
-            first input, which torch then does not compute.
+        source: the start of the pass.
+        inputs: parameters or outputs whose gradients are returned.
+        consumers: for an operation, a function of the gradients ``(m, *output)`` of its output; it may return those of
+            the first input, which torch then does not compute.
         operations: names of the operations in the graph.
 
     Returns:
-        the gradients of the inputs, or None where the pass cannot be batched.
+        the gradients of the inputs, or None if the pass cannot be batched.
     """
     m = len(source.seeds[0])
     if m == 1 or not can_batch(operations):
@@ -86,9 +86,9 @@ def streamed_rows(
 
 
 def _intercept(node: Node, consume: Callable[[Tensor], Tensor | None], m: int) -> list[RemovableHandle]:
-    """Show a consumer what reaches an operation; if it answers, that is what goes on from there.
+    """Pass the gradients that reach an operation to a consumer; if it returns some, they replace the operation's own.
 
-    The operation itself is then given a single zero gradient, not m: torch lets only what it computed be replaced.
+    The operation itself then gets a single zero gradient, not m: torch only allows replacing what it computed.
     """
     answers: list[Tensor] = []
 
@@ -111,18 +111,18 @@ def _intercept(node: Node, consume: Callable[[Tensor], Tensor | None], m: int) -
 def weighted_gradients(
     losses: Losses, params: Sequence[Tensor], weights: Tensor, *, free: bool = False
 ) -> list[Tensor | None]:
-    """The gradient of ``sum_k w_k f_k`` by each parameter, in one plain pass; None where there is none.
+    """Return the gradient of ``sum_k w_k f_k`` with respect to each parameter, by one plain pass; None if unreached.
 
-    With ``free``, the pass frees what it goes through, as torch's own does.
+    With ``free``, the pass frees the graph, as torch's own does.
     """
     outputs, seeds = _seeded(losses, weights)
     return list(torch.autograd.grad(outputs, list(params), seeds, retain_graph=not free, allow_unused=True))
 
 
 def not_finite(losses: Losses, inputs: Inputs) -> list[int]:
-    """The losses whose own gradients hold NaN or infinity, by a pass for each.
+    """Return the losses whose own gradients hold NaN or infinity, by one pass for each.
 
-    In a batched pass, a loss with an infinite slope gives NaN to all others: zero times infinity.
+    In a batched pass, a loss with an infinite slope makes all others NaN: zero times infinity.
     """
     bad = []
     for k in range(len(losses)):
@@ -133,30 +133,30 @@ def not_finite(losses: Losses, inputs: Inputs) -> list[int]:
 
 
 def can_batch(operations: frozenset[str]) -> bool:
-    """Whether no operation communicates, and no batched pass through such a graph has failed yet."""
+    """Return True if no operation communicates and no batched pass through such a graph has failed yet."""
     return operations not in _UNBATCHABLE and not any(part in name for name in operations for part in _COMMUNICATING)
 
 
 def note_unbatchable(operations: frozenset[str]) -> None:
-    """Do not try to batch a pass through such a graph again."""
+    """Record that passes through such a graph cannot be batched."""
     _UNBATCHABLE.add(operations)
 
 
 def release(nodes: Iterable[Node]) -> None:
-    """Free what the nodes of a graph saved, as a backward pass does that need not be repeated.
+    """Free the saved tensors of a graph, as a backward pass without ``retain_graph`` does.
 
-    Torch frees it while a pass goes through, which calls the hooks of users. So it is packed instead, into nothing.
-    What was packed already, by a checkpoint for instance, goes with the graph.
+    Torch frees them only in a pass, which would call users' hooks. So they are packed into nothing instead. Tensors
+    that were already packed, for instance by a checkpoint, are freed with the graph.
     """
     for node in nodes:
         kind = type(node)
         if kind not in _SAVED:
             _SAVED[kind] = [name for name in dir(kind) if name.startswith("_raw_saved_")]
         for name in _SAVED[kind]:
-            with suppress(RuntimeError):  # freed before
+            with suppress(RuntimeError):  # already freed
                 saved = getattr(node, name)
                 for each in saved if isinstance(saved, tuple | list) else (saved,):
-                    with suppress(RuntimeError):  # nothing saved, or packed already
+                    with suppress(RuntimeError):  # nothing saved, or already packed
                         each.register_hooks(_nothing, _freed)
 
 
@@ -172,7 +172,7 @@ def _freed(_: None) -> Tensor:
 
 
 def _batched(source: Source, inputs: Inputs, chunk: int) -> list[Tensor | None]:
-    """One pass for each chunk of losses, under `torch.vmap`: most operations take a batch of gradients at once."""
+    """Run one pass for each chunk of losses under `torch.vmap`, where most operations take a batch of gradients."""
     reached: list[bool] = []
 
     def pull(seeds: list[Tensor]) -> list[Tensor]:
@@ -183,7 +183,7 @@ def _batched(source: Source, inputs: Inputs, chunk: int) -> list[Tensor | None]:
         return [grad for grad in grads if grad is not None]
 
     with quiet_loops():
-        # A checkpoint draws its random numbers again on the way: the same for all. Chunks are joined by a copy.
+        # A checkpoint draws its random numbers again: the same ones for all losses. Joining chunks makes a copy.
         size = chunk if chunk < len(source.seeds[0]) else None
         rows = iter(torch.vmap(pull, randomness="same", chunk_size=size)(source.seeds))
     return [next(rows) if found else None for found in reached]
@@ -191,8 +191,8 @@ def _batched(source: Source, inputs: Inputs, chunk: int) -> list[Tensor | None]:
 
 @contextmanager
 def quiet_loops() -> Iterator[None]:
-    """Torch loops over the batch in operations that it has no rule for, which is no news for a user here."""
-    # A filter of Python's warnings would make all others appear again at each step.
+    """Silence torch's warning that it loops over the batch in operations without a batching rule."""
+    # A filter in Python would make all other warnings appear again at each step.
     enable: Callable[[bool], None] = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
     enable(False)
     try:
@@ -202,14 +202,14 @@ def quiet_loops() -> Iterator[None]:
 
 
 def unwrapped(grad: Tensor, m: int) -> Tensor:
-    """What a gradient under `torch.vmap` stands for: the gradients of all m losses, shape ``(m, *grad)``."""
+    """Return the gradients of all m losses, shape ``(m, *grad)``, behind a gradient under `torch.vmap`."""
     level = torch._C._functorch.current_level()
     values, dim = torch._C._functorch._unwrap_batched(grad, level)
     return values.expand(m, *values.shape) if dim is None else values.movedim(dim, 0)
 
 
 def _seeded(losses: Losses, weights: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """The losses as outputs, and weights of shape ``(..., m)`` as their gradients."""
+    """Return the losses as outputs, and weights of shape ``(..., m)`` as their gradients."""
     if isinstance(losses, Tensor):
         return [losses], [weights.to(losses)]
     columns = [weights[..., k].to(loss).reshape((*weights.shape[:-1], *loss.shape)) for k, loss in enumerate(losses)]
@@ -225,7 +225,7 @@ def _one_by_one(source: Source, inputs: Inputs) -> list[Tensor | None]:
     m = len(source.seeds[0])
     rows: dict[int, Tensor] = {}
     for k in range(m):
-        # An output that this loss does not depend on is left out, and with it all that lies below it alone.
+        # Omit outputs on which this loss does not depend, and with them everything that lies only below them.
         used = [i for i, seed in enumerate(source.seeds) if bool(seed[k].any())]
         if not used:
             continue
@@ -247,7 +247,7 @@ def _one_by_one(source: Source, inputs: Inputs) -> list[Tensor | None]:
 
 
 def gradients_of_one(losses: Losses, k: int, inputs: Inputs) -> Sequence[Tensor | None]:
-    """The gradient of one loss."""
+    """Return the gradient of one loss with respect to each input."""
     if isinstance(losses, Tensor):
         output, seed = losses, torch.zeros_like(losses)
         seed[k] = 1.0
@@ -257,10 +257,10 @@ def gradients_of_one(losses: Losses, k: int, inputs: Inputs) -> Sequence[Tensor 
 
 
 def dense(grad: Tensor) -> Tensor:
-    """A gradient without gaps, such as that of an embedding may have."""
+    """Convert a sparse gradient, such as that of an embedding, to a dense one."""
     return grad.to_dense() if grad.is_sparse else grad
 
 
 def either(inputs: Inputs) -> Sequence[Tensor]:
-    """Torch takes parameters and edges side by side; its annotations know the one or the other only."""
+    """Cast for the type checker: torch accepts a mix of parameters and edges, but its annotations do not."""
     return inputs  # type: ignore[return-value]

@@ -1,8 +1,8 @@
-"""One objective for each sample of a batch: all gradients from one plain backward pass.
+"""One objective per sample of a batch: all gradients from one plain backward pass.
 
-Where the k-th loss depends on the k-th sample alone, the pass of the sum holds the gradients of all losses, each in its
-own place along the first dimension of every layer's output. So m losses cost what one costs, and no m by m batch
-of rows is made.
+If the k-th loss depends only on the k-th sample, the pass of the sum contains the gradients of all losses, each at its
+own index along the first dimension of every layer's output. So m losses cost as much as one, without an m by m batch
+of rows.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from paretograd.autograd.rows import gradients_of_one
 from paretograd.errors import NonFiniteGradientError, ParameterError
 from paretograd.geometry.gramian import LEAST, MOST, as_array
 
-#: How far a gradient may be off, in units of the rounding of its dtype, before the samples are found to be mixed.
+#: Largest deviation of a gradient, in units of the rounding of its dtype, that does not count as mixing of samples.
 _SLACK = 1e4
 
-#: Powers of two that float32 holds, and so does their inverse.
+#: Largest exponent for which float32 represents both 2^k and 2^-k.
 _POWERS = 126
 
-#: Norms up to this have entries that float32 holds; beyond, it takes a look at the gradients themselves.
+#: Gradients of at most this norm have entries in the range of float32; beyond it, the entries must be checked.
 _REPRESENTABLE = 0.1 * torch.finfo(torch.float32).max
 
 #: Layers, each with the gradients of its output.
@@ -35,13 +35,13 @@ Pairs = Sequence[tuple[Layer, Tensor]]
 
 
 class SamplePullback:
-    """As `Pullback`, for losses of single samples.
+    """Counterpart of `Pullback` for losses of single samples.
 
     Attributes:
         gramian: ``J @ J.T``, float64, shape ``(m, m)``.
-        array: the same on the host.
-        passes: that `combine` makes no backward pass.
-        eps: rounding of its entries, relative to the norms of the gradients.
+        array: the same on the CPU, as an array.
+        passes: always False, since `combine` runs no backward pass.
+        eps: rounding of the Gramian's entries, relative to the norms of the gradients.
     """
 
     def __init__(self, losses: Tensor, params: Sequence[Tensor], layers: Pairs, gramian: Tensor) -> None:
@@ -53,7 +53,7 @@ class SamplePullback:
         self._check_apart(losses, params)
 
     def _check_apart(self, losses: Tensor, params: Sequence[Tensor]) -> None:
-        """Compare one gradient with what a pass of its own gives: it differs where samples are mixed."""
+        """Compare one gradient with that of a separate pass. They differ if samples are mixed."""
         k = int(self.gramian.diagonal().argmax())
         single = torch.zeros(len(losses), dtype=torch.float64, device="cpu")
         single[k] = 1.0
@@ -66,12 +66,12 @@ class SamplePullback:
         if apart > (_SLACK * self.eps) ** 2 * square:
             raise ParameterError(
                 f"per_sample=True, but loss {k} does not depend on sample {k} alone: its gradient differs by "
-                f"{(apart / square) ** 0.5:.2g} of its norm from what that sample gives. BatchNorm in training mode "
-                "mixes samples, for instance: use per_sample=False"
+                f"{(apart / square) ** 0.5:.2g} of its norm from that of the sample. BatchNorm in training mode, for "
+                "instance, mixes samples: use per_sample=False"
             )
 
     def combine(self, weights: Tensor, free: bool = False) -> list[tuple[Tensor, Tensor]]:
-        """Each parameter with its gradient of ``sum_k w_k f_k``; it takes no pass that could free the graph."""
+        """Return each parameter with its gradient of ``sum_k w_k f_k``. ``free`` has no effect: there is no pass."""
         found = []
         for layer, grad in self._layers:
             column = weights.to(device=grad.device, dtype=grad.dtype).reshape(-1, *(1,) * (grad.ndim - 1))
@@ -80,7 +80,7 @@ class SamplePullback:
 
 
 def by_samples(losses: Sequence[Tensor] | Tensor, params: Sequence[Tensor], graph: Graph) -> SamplePullback | None:
-    """The gradients of losses of single samples; None where some parameter's layer does not keep samples apart."""
+    """Return the gradients of losses of single samples; None if some layer does not keep samples separate."""
     if not isinstance(losses, Tensor):
         raise ParameterError(
             "per_sample=True takes the losses as a vector, one for each sample of the batch; got a list"
@@ -104,7 +104,7 @@ def by_samples(losses: Sequence[Tensor] | Tensor, params: Sequence[Tensor], grap
 
 
 def _summed(pairs: Iterable[tuple[Layer, Tensor]], losses: Tensor) -> Tensor | None:
-    """The Gramian; None where a layer does not keep samples apart."""
+    """Return the Gramian; None if a layer does not keep samples separate."""
     m = len(losses)
     total = torch.zeros(m, m, dtype=torch.float64, device=losses.device)
     for layer, grad in pairs:
@@ -116,9 +116,9 @@ def _summed(pairs: Iterable[tuple[Layer, Tensor]], losses: Tensor) -> Tensor | N
 
 
 def _in_range(gramian: Tensor, pairs: Pairs, losses: Tensor) -> Tensor | None:
-    """The Gramian, from gradients that are brought to a size of one first where float32 does not hold their squares.
+    """Return the Gramian, from gradients scaled to a size of one if their squares are out of range in float32.
 
-    None where it does not hold the gradients themselves, perhaps.
+    Return None if the gradients themselves may be out of range.
     """
     squares = as_array(gramian).diagonal()
     lost = ~((squares >= LEAST) & (squares <= MOST))
@@ -134,7 +134,7 @@ def _in_range(gramian: Tensor, pairs: Pairs, losses: Tensor) -> Tensor | None:
     scales = np.exp2(-np.frexp(sizes)[1].clip(-_POWERS, _POWERS).astype(np.float64))
     factors = torch.from_numpy(scales).to(gramian.device)
     scaled = _summed(((layer, _times(grad, factors)) for layer, grad in pairs), losses)
-    assert scaled is not None  # as it was not before
+    assert scaled is not None  # since the first Gramian was not
     scaled /= factors
     scaled /= factors[:, None]
     norms = np.sqrt(as_array(scaled).diagonal())
@@ -142,6 +142,6 @@ def _in_range(gramian: Tensor, pairs: Pairs, losses: Tensor) -> Tensor | None:
 
 
 def _times(grad: Tensor, factors: Tensor) -> Tensor:
-    """The gradient of each sample times a factor of its own."""
+    """Multiply the gradient of each sample by its own factor."""
     long = grad.to(accumulator(grad.dtype))
     return long * factors.to(long).reshape(-1, *(1,) * (long.ndim - 1))

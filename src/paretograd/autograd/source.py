@@ -1,8 +1,8 @@
-"""Where a batched backward pass starts: at the losses, or below the parts that each loss has for itself.
+"""Start of a batched backward pass: at the losses, or below the part that each loss has for itself.
 
-The heads of m tasks make m small graphs. To batch a pass through them would push m rows through each, all of them zero
-but one. One plain pass through all heads gives the gradient of each loss where the shared part begins, and the
-gradients of the heads' own parameters with it.
+The heads of m tasks form m small graphs. A batched pass would push m rows through each of them, all zero but one. One
+plain pass through all heads gives the gradient of each loss at the top of the shared part, and the gradients of the
+heads' own parameters.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Losses = Sequence[Tensor] | Tensor
 
 
 class Source(NamedTuple):
-    """Outputs to start from, and for each the gradients of the m losses by it, shape ``(m, *output)``."""
+    """Outputs to start from, each with the gradients of the m losses with respect to it, shape ``(m, *output)``."""
 
     outputs: list[Tensor | GradientEdge]
     seeds: list[Tensor]
 
     def scaled(self, scales: Tensor) -> Source:
-        """The same for losses times factors, shape ``(m,)``."""
+        """Return the source for losses times factors, shape ``(m,)``."""
         return Source(self.outputs, [seed * _column(scales, seed) for seed in self.seeds])
 
 
@@ -35,7 +35,7 @@ def _column(scales: Tensor, seed: Tensor) -> Tensor:
 
 
 def at_losses(losses: Losses) -> Source:
-    """Start at the losses themselves."""
+    """Return a source that starts at the losses themselves."""
     m = len(losses)
     if isinstance(losses, Tensor):
         return Source([losses], [torch.eye(m, dtype=losses.dtype, device=losses.device)])
@@ -44,15 +44,15 @@ def at_losses(losses: Losses) -> Source:
 
 
 def below_heads(losses: Losses, graph: Graph, own: Sequence[Tensor]) -> tuple[Source, list[Tensor | None]] | None:
-    """Start where the losses' own parts end.
+    """Return a source that starts where the losses' own parts end.
 
     Args:
         losses: m scalars, or a vector of them.
         graph: their graph.
-        own: parameters that one loss alone reaches.
+        own: parameters that only one loss reaches.
 
     Returns:
-        the start, and the gradients of ``own``; None where the losses have no parts of their own.
+        the source, and the gradients of ``own``; None if the losses have no parts of their own.
     """
     borders = graph.borders() if len(losses) > 1 else None
     if borders is None:
@@ -70,7 +70,7 @@ def below_heads(losses: Losses, graph: Graph, own: Sequence[Tensor]) -> tuple[So
     try:
         grads = torch.autograd.grad(
             outputs,
-            [*own, *edges.values()],  # type: ignore[arg-type]  # torch takes both kinds side by side
+            [*own, *edges.values()],  # type: ignore[arg-type]  # torch accepts a mix of both
             [ones[output.dtype, output.device].expand_as(output) for output in outputs],
             retain_graph=True,
             allow_unused=True,

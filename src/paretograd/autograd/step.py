@@ -1,4 +1,4 @@
-"""What `backward` returns."""
+"""`Step`: the result of `backward`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from paretograd.solvers.min_norm import gamma_of
 
 
 class Step:
-    """One step: its weights and Gramian, and on demand what is known about it.
+    """One step: its weights and Gramian, with gamma, certificate and metrics on demand.
 
-    Where a gradient held NaN or infinity and was passed on (``nonfinite="propagate"``), nothing is known: weights,
-    Gramian, gamma and metrics are NaN, there is no certificate, and `finite` is False.
+    If a gradient held NaN or infinity and was passed on (``nonfinite="propagate"``), weights, Gramian, gamma and
+    metrics are NaN, there is no certificate, and `finite` is False.
 
     Attributes:
         weights: shape ``(m,)``, float64; the direction of the shared parameters is ``sum_k weights_k g_k``. For
-            groups that were aggregated apart, shape ``(groups, m)``.
+            groups that were aggregated separately, shape ``(groups, m)``.
         gramian: inner products of the gradients over the shared parameters, shape ``(m, m)``, float64; for groups, the
             sum of theirs.
         groups: one step for each group; empty if all parameters were aggregated together.
@@ -41,14 +41,14 @@ class Step:
 
     @classmethod
     def of_groups(cls, groups: Sequence[Step]) -> Step:
-        """Several groups of parameters, aggregated apart."""
+        """Combine the steps of groups that were aggregated separately."""
         weights = torch.stack([step.weights for step in groups])
         total = torch.stack([step.gramian for step in groups]).sum(dim=0)
         return cls(weights, total, groups[0]._aggregator, groups, max(step._eps for step in groups))
 
     @cached_property
     def finite(self) -> bool:
-        """Whether all gradients were finite, so that there are weights; if not, ``.grad`` holds what was not."""
+        """True if all gradients were finite. Otherwise there are no weights, and ``.grad`` is not finite."""
         return bool(np.isfinite(as_array(self.weights)).all() and np.isfinite(as_array(self.gramian)).all())
 
     @cached_property
@@ -60,22 +60,22 @@ class Step:
 
     @cached_property
     def certificate(self) -> StepCertificate:
-        """What the theory promises about this step, for the rule's own F, and whether the rule keeps its promise.
+        """Certificate of this step, for the rule's own F, including a check of the rule's guarantee.
 
-        Gradients and the products of the Gramian are rounded alike, so that neither claims more than the other allows.
+        Gradients and the products of the Gramian have the same rounding, so neither claims more than the other allows.
         """
         if self.groups:
-            raise ParameterError("groups that were aggregated apart have a certificate each: see step.groups")
+            raise ParameterError("groups that were aggregated separately have a certificate each: see step.groups")
         if not self.finite:
             raise ParameterError(
-                "this step is not finite: a gradient held NaN or infinity, which went on to .grad as "
-                "nonfinite='propagate' says, so that there is nothing to certify. Ask step.finite first"
+                "this step is not finite: a gradient held NaN or infinity, which was passed on to .grad because of "
+                "nonfinite='propagate', so there is nothing to certify. Check step.finite first"
             )
         rounding = Rounding(self._eps, self._eps)
         return certificate_of(as_array(self.gramian), as_array(self.weights), self._aggregator.guarantee, rounding)
 
     def metrics(self, prefix: str = "mo/") -> dict[str, float]:
-        """A flat dict of floats, for any tracker; the same keys, with NaN for all, where the step is not finite."""
+        """Return a flat dict of floats, for any tracker. If the step is not finite, it has the same keys with NaN."""
         if self.groups:
             parts = [step.metrics(f"{prefix}group/{number}/") for number, step in enumerate(self.groups)]
             return {key: value for part in parts for key, value in part.items()}
