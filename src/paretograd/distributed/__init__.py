@@ -1,6 +1,7 @@
-"""Several processes with one model: `paretograd.backward` and `paretograd.gramian` on `torch.distributed`.
+"""`paretograd.backward` and `paretograd.gramian` for several processes that share a model, on `torch.distributed`.
 
-Importing this registers what those two hand over to once `torch.distributed` is initialised; the rest is imported then.
+Importing this package registers the handler for both functions. The rest is imported at the first call after
+`torch.distributed` is initialised.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["Traffic"]
 
 
 class _Lazy:
-    """Imports the rest of this package at the first call."""
+    """Handler that imports the rest of this package at the first call."""
 
     def backward(self, call: processes.Call) -> Step | None:
         from paretograd.distributed.run import backward

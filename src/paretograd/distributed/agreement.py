@@ -1,9 +1,9 @@
-"""All processes do the same thing, or all of them raise the same error.
+"""Agreement between processes: all do the same thing, or all raise the same error.
 
-Before anything large is sent, one number of every process is summed: how many failed or see something that they did
-not see lately, how many mean the second of the two kinds of step that are kept, how many samples there are. Only if
-the first is not zero, or some mean one kind and some the other, do they tell each other more, so that a step in which
-nothing happens costs eight bytes.
+Before anything large is sent, the processes sum one number each. It encodes how many failed or see a step unlike the
+remembered ones, how many use the second of the two remembered kinds of step, and how many samples there are. Only if
+the first count is not zero, or the processes use different kinds, do they exchange more. An ordinary step thus costs
+eight bytes.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.distributed.ranks import Ranks
 from paretograd.errors import NonFiniteGradientError, ParameterError, ParetogradError, ProcessError
 
-#: Bits for each of the two counts in the number that is summed; the samples have the rest.
+#: Bits of each of the two counts in the summed number; the samples use the rest.
 _BITS = 16
 
-#: How many characters of a value an error shows.
+#: Number of characters of a value that an error shows.
 _SHOWN = 200
 
-#: Copies of a parameter differ by no more than this, in units of its length: rounding, but no other parameter.
+#: Largest difference between copies of a parameter, relative to its norm. It allows for rounding only.
 _ALIKE = 1e-3
 
 
 @dataclass(frozen=True)
 class View:
-    """What one process sees of a step.
+    """One process's view of a step.
 
     Attributes:
-        params: the ``id`` of each parameter, which means something in this process alone.
-        m: how many losses it has.
+        params: the ``id`` of each parameter, which is meaningful only in this process.
+        m: number of losses of this process.
         shapes: shapes and dtypes of the parameters.
         reached: for each parameter, a bit for every loss that reaches it.
-        batched: whether its backward pass can be batched.
-        options: what else must be the same everywhere, by the words for it.
+        batched: True if its backward pass can be batched.
+        options: other values that must be the same on all processes, by their names in error messages.
     """
 
     params: tuple[int, ...]
@@ -55,7 +55,7 @@ class View:
 
 @dataclass
 class _Kept:
-    """A kind of step: what this process saw, what was made of what all saw, and the rule's digest after it."""
+    """A remembered kind of step: this process's view, the settled result, and the rule's digest after the step."""
 
     view: View | None
     settled: Any
@@ -64,13 +64,13 @@ class _Kept:
 
 @dataclass
 class _Memory:
-    """Two kinds of step, which may take turns as those of two models do, and which of them was the last."""
+    """Two remembered kinds of step, which may alternate as with two models, and the index of the last one."""
 
     slots: list[_Kept | None] = field(default_factory=lambda: [None, None])
     last: int = 1
 
     def find(self, view: View | None, digest: str) -> int | None:
-        """The slot of such a step; the rule may be another's, and is then as that one left it."""
+        """Return the slot of such a step, or None. The two kinds may share a rule, whose state is then the latest."""
         latest = self.slots[self.last]
         for slot in (self.last, 1 - self.last):
             kept = self.slots[slot]
@@ -79,7 +79,7 @@ class _Memory:
         return None
 
 
-#: By the group, and by whether there is a rule.
+#: Remembered steps, by process group and by the absence of a rule.
 _AGREED: dict[tuple[Any, ...], _Memory] = {}
 
 
@@ -92,19 +92,19 @@ def agree(
     error: Exception | None,
     settle: Callable[[list[View]], Any],
 ) -> tuple[Any, int]:
-    """Go on together, or raise together.
+    """Continue on all processes, or raise on all of them.
 
     Args:
         ranks: the processes.
-        view: what this one sees; None with an error.
-        params: those of which every process should hold a copy.
-        aggregator: the rule, whose state becomes the first process's where they differ.
-        samples: how many samples this process has, if it said so.
-        error: what went wrong here.
-        settle: makes of what all of them see what they agree on, in the same way everywhere, or raises.
+        view: this process's view; None if there is an error.
+        params: parameters of which every process should hold a copy.
+        aggregator: the rule; if its states differ, all processes take that of the first.
+        samples: number of samples of this process, if given.
+        error: the error of this process, if any.
+        settle: function from the views of all processes to what they agree on. It must be deterministic, and may raise.
 
     Returns:
-        what ``settle`` returned, now or in an earlier step; and the number of samples of all processes.
+        the result of ``settle``, from now or an earlier step; and the number of samples of all processes.
     """
     digest = _digest(aggregator)
     memory = _AGREED.setdefault((ranks.key, aggregator is None), _Memory())
@@ -130,7 +130,7 @@ def _tell(
     error: Exception | None,
     settle: Callable[[list[View]], Any],
 ) -> Any:
-    """All that a process knows of a step to all others, and what they make of it."""
+    """Exchange all views of a step and return the settled result."""
     raise_together(ranks, error)
     digest, state = _digest(aggregator), None if aggregator is None else aggregator.state_dict()
     told = ranks.gather((view, _kind(aggregator), digest, state, _prints(params)))
@@ -145,7 +145,7 @@ def _tell(
 
 
 def _prints(params: Sequence[Tensor]) -> list[list[float]]:
-    """Sum and length of each parameter, by which a copy of it is known."""
+    """Return the sum and norm of each parameter, which identify copies of it."""
     found = []
     for param in params:
         values = torch.view_as_real(param.detach()) if param.is_complex() else param.detach()
@@ -155,19 +155,19 @@ def _prints(params: Sequence[Tensor]) -> list[list[float]]:
 
 
 def _check_copies(prints: Sequence[list[list[float]]], params: Sequence[Tensor]) -> None:
-    """Raise where a parameter's place is taken by another one on some process."""
+    """Raise if some process has another parameter in the place of one of ours."""
     for number, others in enumerate(prints):
         for param, mine, other in zip(params, prints[0], others, strict=True):
             if any(abs(a - b) > _ALIKE * max(mine[1], other[1]) for a, b in zip(mine, other, strict=True)):
                 raise ProcessError(
                     f"a parameter of shape {tuple(param.shape)} has other values on process {number} than on process "
-                    "0: the processes reach the parameters in another order, or hold no copies of one model. Give the "
-                    "model as params, and the same parameters to all processes"
+                    "0: the processes reach the parameters in different orders, or do not hold copies of one model. "
+                    "Give the model as params, and the same parameters to all processes"
                 )
 
 
 def _take_state(ranks: Ranks, aggregator: Aggregator, state: Mapping[str, Any]) -> None:
-    """Give the rule the first process's state, on all processes or on none."""
+    """Load the first process's state into the rule, on all processes or on none."""
     failure = None
     try:
         aggregator.load_state_dict(state)
@@ -177,7 +177,7 @@ def _take_state(ranks: Ranks, aggregator: Aggregator, state: Mapping[str, Any]) 
 
 
 def remember(ranks: Ranks, aggregator: Aggregator) -> None:
-    """The rule's state after a step, which is the same everywhere since it was so before it."""
+    """Remember the rule's state after a step. It is the same on all processes, as it was before the step."""
     memory = _AGREED[ranks.key, False]
     kept = memory.slots[memory.last]
     assert kept is not None
@@ -185,20 +185,20 @@ def remember(ranks: Ranks, aggregator: Aggregator) -> None:
 
 
 def _digest(aggregator: Aggregator | None) -> str:
-    """A rule's kind and state."""
-    if not isinstance(aggregator, Aggregator):  # whoever gave something else has an error to tell
+    """Return a digest of a rule's kind and state."""
+    if not isinstance(aggregator, Aggregator):  # anything else is an error, which is reported elsewhere
         return ""
     state = aggregator.state_dict()
     return _kind(aggregator) + (hashlib.sha256(repr(state).encode()).hexdigest() if state else "")
 
 
 def _kind(aggregator: Aggregator | None) -> str:
-    """What tells a rule from others, less seeds, which its state holds, and addresses of functions."""
+    """Return the ``repr`` of a rule without seeds, which its state contains, and without addresses of functions."""
     return "" if aggregator is None else re.sub(r"\bseed=\d+| at 0x[0-9a-f]+", "", repr(aggregator))
 
 
 def raise_together(ranks: Ranks, error: BaseException | None) -> None:
-    """Raise the error of the first process that has one; return if none has."""
+    """Raise the error of the first process that has one, on all processes."""
     told = ranks.gather(None if error is None else _packed(error))
     for number, packed in enumerate(told):
         if packed is not None:
@@ -228,7 +228,7 @@ def _unpacked(packed: Mapping[str, Any], number: int, size: int) -> ParetogradEr
 
 
 def same(what: str, values: Sequence[Any]) -> None:
-    """Raise unless all processes gave the same."""
+    """Raise if the processes gave different values."""
     for number, value in enumerate(values):
         if value != values[0]:
             first, other = (

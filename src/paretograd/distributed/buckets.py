@@ -1,4 +1,4 @@
-"""Parameters whose gradients travel together, and how their columns are laid out among the processes."""
+"""Buckets of parameters whose gradients are sent together, and the layout of their columns over the processes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from torch import Tensor
 
 from paretograd.distributed.ranks import Ranks
 
-#: Bytes of a bucket: large enough for the time to be the bandwidth's, small against a model.
+#: Size of a bucket in bytes: large enough to be limited by bandwidth, small compared with a model.
 BUCKET = 16 * 2**20
 
 
 class Bucket:
-    """Some parameters whose gradients travel together.
+    """Parameters whose gradients are sent together.
 
     Attributes:
         params: the parameters, of one dtype and on one device.
-        width: how many columns each process keeps.
+        width: number of columns that each process keeps.
         kept: this process's slice, shape ``(rows, width)``; None before anything was received.
     """
 
     def __init__(self, params: Sequence[Tensor], ranks: Ranks) -> None:
         self.params, self.size = list(params), ranks.size
         self.device = params[0].device
-        if ranks.sends_by_gloo(self.device):  # it reads a GPU's memory for some of its operations only
+        if ranks.sends_by_gloo(self.device):  # only some of its operations can read GPU memory
             self.device = torch.device("cpu")
         self.lengths = [_length(param) for param in params]
         total = sum(self.lengths)
@@ -38,11 +38,11 @@ class Bucket:
         self.missing = {id(param) for param in self.params}
 
     def buffer(self, rows: int, clear: bool) -> Tensor:
-        """What will be sent, shape ``(processes, rows, width)``.
+        """Return the buffer to send, shape ``(processes, rows, width)``.
 
         Args:
-            rows: how many rows.
-            clear: whether it is zero at first; else only what lies behind the last parameter is.
+            rows: number of rows.
+            clear: True to fill it with zeros at first; otherwise only the padding after the last parameter is zero.
         """
         if self._buffer is None:
             dtype = _real(self.params[0].detach()).dtype
@@ -53,7 +53,7 @@ class Bucket:
         return self._buffer
 
     def take_buffer(self, rows: int, clear: bool) -> Tensor:
-        """What is sent now, with zeros for parameters that were not given; a new one is made for the next pass."""
+        """Return the buffer to send now, with zeros for missing parameters. The next pass gets a new buffer."""
         buffer = self.buffer(rows, clear)
         for param, length in zip(self.params, self.lengths, strict=True):
             if not clear and id(param) in self.missing:
@@ -71,7 +71,7 @@ class Bucket:
         factors: Tensor | None = None,
         add: bool = False,
     ) -> None:
-        """Columns from ``start`` to ``stop``, which lie in the slices of several processes; zero for None."""
+        """Fill the columns from ``start`` to ``stop``, which may span slices of several processes; None for zero."""
         at = start
         while at < stop:
             part, place = divmod(at, self.width)
@@ -90,14 +90,14 @@ class Bucket:
             at += count
 
     def write(self, param: Tensor, rows: Tensor, scales: Tensor | None, into: Tensor, add: bool = False) -> None:
-        """Put rows of shape ``(rows, *param)``, times factors, into so many rows of what is sent."""
+        """Write rows of shape ``(rows, *param)``, times factors, to as many rows of a buffer."""
         flat = _real(rows.detach()).reshape(len(rows), -1)
         factors = None if scales is None else scales.to(into)[:, None]
         start = self.offsets[id(param)]
         self._fill(into, start, start + flat.shape[1], flat, factors, add)
 
     def unpack(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Each parameter with its gradient, from the columns of all processes."""
+        """Return each parameter with its gradient, from the columns of all processes."""
         found = []
         for param, length in zip(self.params, self.lengths, strict=True):
             start = self.offsets[id(param)]
@@ -118,7 +118,7 @@ def _length(param: Tensor) -> int:
 
 
 def buckets_of(params: Sequence[Tensor], rows: int, ranks: Ranks) -> list[Bucket]:
-    """Parameters of one dtype and device together, the last ones first: that is the order of a backward pass."""
+    """Group parameters by dtype and device into buckets, last ones first, which is the order of a backward pass."""
     kinds: dict[tuple[torch.dtype, torch.device], list[list[Tensor]]] = {}
     filled: dict[tuple[torch.dtype, torch.device], int] = {}
     for param in reversed(params):

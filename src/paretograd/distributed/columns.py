@@ -1,9 +1,9 @@
-"""Rows of the Jacobian, summed over processes while the backward pass goes on, of which each keeps a slice of columns.
+"""Rows of the Jacobian, summed over processes during the backward pass. Each process keeps a slice of the columns.
 
-Parameters are gathered in buckets. As soon as the gradients of a bucket are there, its rows are sent: each process gets
-the sum over all of them, or the rows of all of them, for its slice of the bucket's columns. So a process holds
-``m n / R`` numbers and the bucket that it is working on, never its whole Jacobian. Buckets are sent in a fixed order,
-whatever the order in which their gradients come, so that all processes send the same at the same time.
+Parameters are grouped in buckets. As soon as the gradients of a bucket are complete, its rows are sent: each process
+gets the sum over all processes, or the rows of all of them, for its slice of the bucket's columns. So a process holds
+``m n / R`` numbers and the current bucket, but never its whole Jacobian. Buckets are sent in a fixed order, whatever
+the order in which their gradients arrive, so that all processes send the same bucket at the same time.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from paretograd.autograd.products import combination, row_gramian
 from paretograd.distributed.buckets import BUCKET, Bucket, buckets_of
 from paretograd.distributed.ranks import Ranks
 
-#: How many bytes are on their way at a time, and how many buckets of the direction.
+#: Largest number of bytes in flight at a time, and of buckets of the direction.
 _FLYING, _IN_FLIGHT = 2 * BUCKET, 2
 
 
 class Columns:
-    """The rows of some parameters, by columns.
+    """The rows of some parameters, distributed by columns.
 
     Attributes:
-        m: how many rows there are in all.
-        failed: whether this process could not compute its part; what it sends since then is NaN.
+        m: total number of rows.
+        failed: True if this process could not compute its part; from then on it sends NaN.
     """
 
     def __init__(
@@ -39,40 +39,40 @@ class Columns:
         counts: Sequence[int] | None,
         m: int,
     ) -> None:
-        """Make room.
+        """Plan the buckets.
 
         Args:
             ranks: the processes.
             groups: parameters to aggregate.
             own: parameters that get one gradient each, which is summed over processes.
-            counts: how many rows each process has, where these are other rows; None where all have the same, which are
-                summed.
-            m: how many rows there are in all.
+            counts: number of rows of each process if the processes have different rows; None if all have the same rows,
+                which are summed.
+            m: total number of rows.
         """
         self.ranks, self.m, self.counts = ranks, m, counts
-        most = m if counts is None else max(counts)  # the same everywhere, so that all cut the same buckets
+        most = m if counts is None else max(counts)  # equal on all processes, so that all form the same buckets
         self.groups = [buckets_of(params, most, ranks) for params in groups]
         self.own = buckets_of(own, 1, ranks)
         self._order = [bucket for buckets in self.groups for bucket in buckets]
         self._of = {id(param): bucket for bucket in [*self._order, *self.own] for param in bucket.params}
         self._flights: deque[tuple[Any, Tensor]] = deque()
         self.failed = False
-        self._joined = counts is not None  # a parameter's rows may come in several passes
+        self._joined = counts is not None  # several passes may contribute to a parameter's rows
         self._next, self._first, self._rows = 0, 0, 0
 
     def start(self, first: int, rows: int) -> None:
-        """Begin a pass over so many of this process's rows; each parameter may then be given once."""
+        """Begin a pass over ``rows`` rows of this process. Each parameter may then be given once."""
         self._next, self._first, self._rows = 0, first, rows
 
     def give(self, param: Tensor, rows: Tensor, scales: Tensor | None, row: int = 0, last: bool = True) -> None:
-        """Rows of a parameter, ``(rows, *param)``; what is complete is sent.
+        """Take rows of a parameter, ``(rows, *param)``, and send complete buckets.
 
         Args:
             param: the parameter.
             rows: its rows.
-            scales: factors, one for each.
-            row: the place of the first one among those of this pass.
-            last: whether no more come for this parameter.
+            scales: one factor per row.
+            row: index of the first row within this pass.
+            last: True if these are the last rows of this parameter.
         """
         bucket = self._of[id(param)]
         into = bucket.buffer(self._rows, self._joined)[:, row : row + len(rows)]
@@ -82,7 +82,7 @@ class Columns:
             self._send_complete()
 
     def give_own(self, param: Tensor, grad: Tensor, scale: float) -> None:
-        """The one gradient of a parameter that is not aggregated; what is given twice is added."""
+        """Take the gradient of a parameter that is not aggregated. Repeated gradients are added."""
         scales = None if scale == 1.0 else torch.tensor([scale], dtype=torch.float64, device="cpu")
         bucket = self._of[id(param)]
         bucket.write(param, grad[None], scales, bucket.buffer(1, clear=True), add=True)
@@ -93,7 +93,7 @@ class Columns:
             self._next += 1
 
     def finish(self) -> None:
-        """Send what is left of a pass; parameters that no loss of this process reaches have zeros."""
+        """Send the remaining buckets of a pass, with zeros for parameters that no loss of this process reaches."""
         while self._next < len(self._order):
             self._send(self._order[self._next])
             self._next += 1
@@ -118,7 +118,7 @@ class Columns:
             self._flights.popleft()[0].wait()
 
     def land(self) -> None:
-        """Send the gradients that are not aggregated, and wait for all that is on its way."""
+        """Send the gradients that are not aggregated, and wait for everything in flight."""
         for bucket in self.own:
             buffer = bucket.take_buffer(1, clear=True)
             bucket.kept = buffer.new_empty(1, bucket.width)
@@ -127,7 +127,7 @@ class Columns:
             self._flights.popleft()[0].wait()
 
     def gramians(self, exact: bool = False) -> Tensor:
-        """What this process's columns add to the Gramian of each group, shape ``(groups, m, m)``, float64.
+        """Return the part of this process's columns in the Gramian of each group, shape ``(groups, m, m)``, float64.
 
         Args:
             exact: multiply in float64.
@@ -140,7 +140,7 @@ class Columns:
         return total
 
     def own_finite(self) -> bool:
-        """Whether the gradients that are not aggregated are finite, as far as this process has them."""
+        """Return True if this process's slices of the gradients that are not aggregated are finite."""
         fine = torch.ones((), dtype=torch.bool, device=self.ranks.device)
         for bucket in self.own:
             assert bucket.kept is not None
@@ -148,7 +148,7 @@ class Columns:
         return bool(fine)
 
     def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Each parameter with its gradient ``sum_k w_k g_k``, from the slices of all processes; these are given up."""
+        """Return each parameter with its gradient ``sum_k w_k g_k``, from the slices of all processes; free them."""
         jobs = [(bucket, w) for buckets, w in zip(self.groups, weights, strict=True) for bucket in buckets]
         jobs += [(bucket, torch.ones(1, dtype=torch.float64, device="cpu")) for bucket in self.own]
         found: list[tuple[Tensor, Tensor]] = []

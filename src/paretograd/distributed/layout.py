@@ -1,4 +1,4 @@
-"""How the processes share a model: read from its parameters, or as the caller says."""
+"""`Layout`: how the processes share a model, read from its parameters or given by the caller."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Layout:
         kind: ``data`` for replicas with a batch each, ``objectives`` for replicas with some losses each, ``sharded``
             for parameters that are DTensors.
         ranks: the processes.
-        params: what may be filled, in an order that is the same on all of them; None for what the losses reach.
-        records: of all parameters under `fully_shard` that the losses reach, by the ``id`` of their shard.
+        params: parameters that may be filled, in the same order on all processes; None for those that the losses reach.
+        records: records of all parameters under `fully_shard` that the losses reach, by the ``id`` of their shard.
         shard_of: the shard of each parameter that was given whole, by the ``id`` of the latter.
     """
 
@@ -39,25 +39,25 @@ class Layout:
     shard_of: dict[int, Tensor] = field(default_factory=dict)
 
     def target(self, param: Tensor) -> Tensor:
-        """What holds the ``.grad`` of a parameter."""
+        """Return the tensor that holds the ``.grad`` of a parameter."""
         return self.shard_of.get(id(param), param)
 
     def leaf(self, target: Tensor) -> Tensor:
-        """What the graph holds of it."""
+        """Return the tensor in the graph that belongs to a target."""
         record = self.records.get(id(target))
         return target if record is None or record.leaf is None else record.leaf
 
 
 class UnknownLayoutError(ParameterError):
-    """Nothing says how the processes share the model, so that nobody else can be told for certain."""
+    """An unknown layout: it is not certain which other processes to tell of the error."""
 
 
 def find(call: Call, leaves: Sequence[Tensor]) -> Layout | None:
-    """How the processes share the model that the losses came from; None if this one works alone.
+    """Return how the processes share the model of the losses; None if this one works alone.
 
     Args:
         call: the call.
-        leaves: what the losses reach; empty where there are none.
+        leaves: parameters that the losses reach; empty if there are no losses.
     """
     if call.parallel == "none":
         return None
@@ -86,11 +86,11 @@ def find(call: Call, leaves: Sequence[Tensor]) -> Layout | None:
 
 
 def fallback(call: Call, earlier: Sequence[Ranks]) -> Ranks | None:
-    """Whom to tell of an error that came before the layout was known; None if there is nobody for certain.
+    """Return the processes to tell of an error that occurred before the layout was known; None if uncertain.
 
     Args:
         call: the call.
-        earlier: the processes of the calls before it.
+        earlier: the processes of earlier calls.
     """
     if call.process_group is not None or call.parallel != "auto":
         return Ranks([_group(call)])
@@ -115,7 +115,7 @@ def fallback(call: Call, earlier: Sequence[Ranks]) -> Ranks | None:
 
 
 def _flat(call: Call) -> list[Tensor] | None:
-    """The parameters that were given, without their groups."""
+    """Return the given parameters in one list, without their groups."""
     given = as_params(call.params)
     if given is None:
         return None
@@ -131,7 +131,7 @@ def _group(call: Call) -> Any:
     group = dist.group.WORLD if call.process_group is None else call.process_group
     if dist.get_rank(group) < 0:
         raise UnknownLayoutError(
-            f"process {dist.get_rank()} is not in the process_group that was given; only its members may call"
+            f"process {dist.get_rank()} is not in the given process_group; only its members may call"
         )
     return group
 
@@ -151,7 +151,7 @@ def _objectives(call: Call, given: list[Tensor] | None, leaves: Sequence[Tensor]
             raise _needs_params(call)
         given = [param for param in modules[0].parameters() if param.requires_grad]
     if any(_is_dtensor(param) for param in given):
-        raise ParameterError("parallel='objectives' takes parameters that every process holds whole, no DTensors")
+        raise ParameterError("parallel='objectives' takes parameters that every process holds whole, not DTensors")
     return Layout("objectives", Ranks([group]), given) if dist.get_world_size(group) > 1 else None
 
 
@@ -160,7 +160,7 @@ def _is_dtensor(tensor: Tensor) -> bool:
 
 
 def _sharded(given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout | None:
-    """For parameters under `fully_shard`, and DTensors; None if there are neither."""
+    """Return the layout for parameters under `fully_shard` and DTensors; None if there are neither."""
     chosen = leaves if given is None else given
     records = _records(chosen)
     if not records and chosen and not wrappers.ddp_modules(chosen) and not wrappers.is_bare(chosen[0]):
@@ -177,7 +177,7 @@ def _sharded(given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout | N
             "fully_shard on a mesh of two dimensions"
         )
     params = list({id(shard): shard for shard in (_shard_of(param, records) for param in chosen)}.values())
-    records |= _records(leaves)  # those that were not chosen, too, as the passes fill them
+    records |= _records(leaves)  # also those that were not chosen, because the passes fill them
     by_shard = {id(each.shard): each for each in records.values()}
     meshes = [param.device_mesh for param in params if _is_dtensor(param)]  # type: ignore[attr-defined]
     largest = max(meshes, key=lambda mesh: mesh.size())
@@ -189,7 +189,7 @@ def _sharded(given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout | N
 
 
 def _records(chosen: Sequence[Tensor]) -> dict[int, Sharded]:
-    """Records of chosen parameters under `fully_shard`, by the ``id`` of what was chosen: the shard or the whole."""
+    """Return the records of parameters under `fully_shard`, by the ``id`` of the given tensor, shard or whole."""
     wanted, found = {id(param) for param in chosen}, {}
     for each in wrappers.sharded_params():
         for tensor in (each.shard, each.leaf):
@@ -203,7 +203,7 @@ def _shard_of(param: Tensor, records: dict[int, Sharded]) -> Tensor:
 
 
 def _check_mesh(mesh: Any, plain: Sequence[Tensor], wrapped: bool) -> None:
-    """Raise where nothing says what happens along some dimension of the mesh, or with some parameter."""
+    """Raise if the treatment of some dimension of the mesh, or of some parameter, is undefined."""
     if wrapped and plain:
         raise ParameterError(
             f"the losses reach {len(plain)} tensors that are not under fully_shard, the first of shape "
@@ -219,7 +219,7 @@ def _check_mesh(mesh: Any, plain: Sequence[Tensor], wrapped: bool) -> None:
 
 
 def _root_of(mesh: Any) -> Any:
-    """The mesh that a mesh is a part of; itself if it is whole."""
+    """Return the mesh of which a mesh is a part, or itself."""
     if hasattr(mesh, "_get_root_mesh"):
         return mesh._get_root_mesh()
     from torch.distributed import device_mesh
@@ -232,7 +232,7 @@ def _signature(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _data(modules: list[DistributedDataParallel], given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout:
-    """For replicas under DistributedDataParallel."""
+    """Return the layout for replicas under DistributedDataParallel."""
     if not modules:
         raise UnknownLayoutError(
             f"torch.distributed has {dist.get_world_size()} processes, and nothing says how they share this model: it "
@@ -246,8 +246,8 @@ def _data(modules: list[DistributedDataParallel], given: list[Tensor] | None, le
     for module in modules:
         if module._join_config.enable:
             raise UnknownLayoutError(
-                "DistributedDataParallel's join() is not supported: a process that has no batch left cannot follow "
-                "the others here. Let it go on with an empty batch and samples=0"
+                "DistributedDataParallel's join() is not supported: a process without batches left cannot follow "
+                "the others here. Let it continue with an empty batch and samples=0"
             )
         if module.static_graph or getattr(module, "mixed_precision", None) is not None:
             raise ParameterError(
@@ -258,7 +258,7 @@ def _data(modules: list[DistributedDataParallel], given: list[Tensor] | None, le
         return Layout("data", Ranks([group]), given)
     order = {id(leaf): place for place, leaf in enumerate(leaves)}
     modules = sorted(modules, key=lambda module: min(order.get(id(p), len(order)) for p in module.parameters()))
-    modules = sorted(modules, key=_signature)  # the same everywhere, whichever is reached first
+    modules = sorted(modules, key=_signature)  # the same order on all processes, whichever is reached first
     params: list[Tensor] = [param for module in modules for param in module.parameters() if param.requires_grad]
     inside = {id(param) for param in params}
     outside = [leaf for leaf in leaves if id(leaf) not in inside]

@@ -1,4 +1,4 @@
-"""What a call is about, and that all processes see it in the same way."""
+"""Preparation of a call: validate it, find the layout, and agree on the work with all processes."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from paretograd.distributed.ranks import Ranks
 from paretograd.distributed.settle import Settled, scales, settle
 from paretograd.errors import ParameterError
 
-#: There are 31 bits for the samples of all processes.
+#: Limit on the samples of all processes, which have 31 bits.
 _MOST_SAMPLES = 2**31
 
-#: The processes of the calls so far: if these are always the same, they are told if something is wrong with the next.
+#: Processes of earlier calls. If these were always the same, they are told of an error in the next call.
 _EARLIER: dict[tuple[int, ...], Ranks] = {}
 
 
 @dataclass
 class Work:
-    """What this process does in a step that all agreed on.
+    """The work of this process in a step on which all agreed.
 
     Attributes:
         layout: how the processes share the model.
-        losses: this process's losses.
+        losses: losses of this process.
         graph: their graph.
-        m: how many losses there are in all.
-        counts: how many each process has, where these are other ones; None where all have the same.
+        m: total number of losses.
+        counts: number of losses of each process if the processes have different ones; None if all have the same.
         groups: parameters to aggregate.
         own: parameters that get the sum of the gradients of their losses.
         reached: for each parameter, by ``id``, a bit for every loss of any process that reaches it.
-        scales: what this process's part of each row is multiplied by, shape ``(losses,)``, float64.
-        batched: whether passes may be batched.
+        scales: factors of this process's part of each row, shape ``(losses,)``, float64.
+        batched: True if passes may be batched.
     """
 
     layout: Layout
@@ -59,13 +59,13 @@ class Work:
 
     @property
     def device(self) -> torch.device:
-        """Where the losses lie."""
+        """Device of the losses."""
         return self.losses[0].device if len(self.losses) else self.layout.ranks.device
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What this process sees by itself."""
+    """Findings of this process alone."""
 
     losses: Losses
     graph: Graph
@@ -102,7 +102,7 @@ class _Seen:
 
 
 def prepare(call: Call) -> Work | None:
-    """Check a call, on all processes; None if it is this process's own affair."""
+    """Validate a call on all processes and return this process's work; None if the call concerns this process alone."""
     if call.parallel == "none":
         return None
     seen, layout = None, None
@@ -110,7 +110,7 @@ def prepare(call: Call) -> Work | None:
     try:
         check_parallel(call.parallel, call.samples)
         losses = _losses(call)
-        # From before DTensors were made whole, where the parts of a vector can still be told apart.
+        # Read before DTensors are made whole, while the parts of a vector can still be distinguished.
         graph = Graph(roots_of(losses, HANDING_ON), HANDING_ON) if len(losses) else Graph([])
         losses = _whole(losses) if isinstance(losses, Tensor) else [_whole(loss) for loss in losses]
         layout = find(call, graph.leaves)
@@ -119,9 +119,9 @@ def prepare(call: Call) -> Work | None:
         seen = _look(call, losses, graph, layout)
     except UnknownLayoutError as unknown:
         error = ParameterError(str(unknown))
-        if call.samples is None:  # by which a call says that others take part
+        if call.samples is None:  # samples would imply that others take part
             raise error from None
-    except Exception as found:  # noqa: BLE001  # whatever it is, the others must be told
+    except Exception as found:  # noqa: BLE001  # the others must be told of any error
         error = found
     ranks = fallback(call, list(_EARLIER.values())) if layout is None else layout.ranks
     if ranks is None:
@@ -151,7 +151,7 @@ def _look(call: Call, losses: Losses, graph: Graph, layout: Layout) -> _Seen:
             "parallel='objectives' and the model as params"
         )
     if call.samples is not None and layout.kind == "objectives":
-        raise ParameterError("samples weighs processes with the same losses; with parallel='objectives' leave it out")
+        raise ParameterError("samples weights processes with the same losses; omit it with parallel='objectives'")
     if isinstance(call.samples, int) and call.samples * layout.ranks.size >= _MOST_SAMPLES:
         raise ParameterError(f"samples={call.samples}: at most {_MOST_SAMPLES // layout.ranks.size - 1} can be counted")
     if not isinstance(call.samples, int | None) and len(call.samples) != len(losses):
@@ -168,17 +168,17 @@ def _look(call: Call, losses: Losses, graph: Graph, layout: Layout) -> _Seen:
 def _losses(call: Call) -> Losses:
     losses = call.losses
     if call.parallel == "objectives" and not isinstance(losses, Tensor) and not list(losses):
-        return []  # a process without an objective takes part in the rest
+        return []  # a process without objectives still takes part in the rest
     return check_losses(losses)
 
 
 def _whole(loss: Any) -> Tensor:
-    """A loss that is a DTensor, as every process's own."""
+    """Return a loss as a plain tensor, made whole if it is a DTensor."""
     return loss.full_tensor() if hasattr(loss, "full_tensor") else loss  # type: ignore[no-any-return]
 
 
 def _groups(call: Call, graph: Graph, layout: Layout) -> list[list[Tensor]]:
-    """The parameters that may be filled, in groups, as what holds their ``.grad``."""
+    """Return the tensors that hold the ``.grad`` of the parameters to fill, in groups."""
     given = as_params(call.params)
     items: list[Any] = [given] if isinstance(given, Tensor) else list(given or ())
     if items and not any(isinstance(item, Tensor) for item in items):
@@ -188,7 +188,7 @@ def _groups(call: Call, graph: Graph, layout: Layout) -> list[list[Tensor]]:
         groups = [[layout.target(param) for param in params]]
     for param in (param for group in groups for param in group):
         if not param.is_leaf:
-            raise ParameterError(f"params holds a tensor of shape {tuple(param.shape)} that is no leaf of the graph")
+            raise ParameterError(f"params holds a tensor of shape {tuple(param.shape)} that is not a leaf of the graph")
     unique = [list({id(param): param for param in group if param.requires_grad}.values()) for group in groups]
     if len({id(param) for group in unique for param in group}) < sum(map(len, unique)):
         raise ParameterError("a parameter is in two groups of params; give it in one of them")
@@ -202,7 +202,7 @@ def _work(call: Call, seen: _Seen, settled: Settled, total: int) -> Work:
     groups, own = [], []
     for group in seen.groups:
         shared = [param for param in group if id(param) in reached]
-        if call.aggregator is None:  # the Gramian is over all
+        if call.aggregator is None:  # the Gramian is over all parameters
             groups.append(shared)
             continue
         common, alone = sort(shared, reached, m, seen.shared, seen.specific)

@@ -1,4 +1,4 @@
-"""The processes that share a model, and what they send to each other."""
+"""`Ranks`: the processes that share a model, and the collectives between them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-#: Torch renames these two.
+#: Some versions of torch rename these two.
 _REDUCE_SCATTER = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
 _ALL_GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
 
 
 def is_alive(group: Any) -> bool:
-    """Whether a process group has this process and was not destroyed."""
+    """Return True if a process group contains this process and was not destroyed."""
     try:
         return dist.get_rank(group) >= 0
     except (ValueError, RuntimeError):
@@ -24,7 +24,7 @@ def is_alive(group: Any) -> bool:
 
 
 class _Sum:
-    """Parts on their way from all processes, which are added up when they are waited for."""
+    """Pending parts from all processes, which ``wait`` adds up."""
 
     def __init__(self, work: Any, received: Tensor, output: Tensor, size: int) -> None:
         self._work, self._received, self._output, self._size = work, received, output, size
@@ -35,12 +35,12 @@ class _Sum:
 
 
 class Ranks:
-    """Some processes, this one among them.
+    """A set of processes that includes this one.
 
     Attributes:
-        groups: process groups that together join all of them: one, or one for each dimension of a mesh.
-        size: how many processes there are.
-        gpu: the GPU of this process's parameters; None where they have none, or nobody said so.
+        groups: process groups that together connect all of them: one, or one for each dimension of a mesh.
+        size: number of processes.
+        gpu: the GPU of this process's parameters; None if they are not on a GPU or `see` was not called.
     """
 
     def __init__(self, groups: Sequence[Any]) -> None:
@@ -51,51 +51,51 @@ class Ranks:
             self.size *= dist.get_world_size(group)
 
     def see(self, params: Sequence[Tensor]) -> None:
-        """Take note of where the parameters lie: what is sent from a GPU must not be sent from another one."""
+        """Remember the GPU of the parameters, so that nothing is sent from another one."""
         self.gpu = next((param.device for param in params if param.is_cuda), None)
 
     @classmethod
     def of_mesh(cls, mesh: Any) -> Ranks:
-        """The processes of a device mesh: in one group where they are all that there are."""
+        """Return the processes of a device mesh, in one group if the mesh contains all processes."""
         if mesh.size() == dist.get_world_size():
             return cls([dist.group.WORLD])
         return cls([mesh.get_group(dim) for dim in range(mesh.ndim)])
 
     @property
     def key(self) -> tuple[int, ...]:
-        """By what they are known again in this process."""
+        """Key that identifies the processes within this process."""
         return tuple(id(group) for group in self.groups)
 
     @property
     def alive(self) -> bool:
-        """Whether the groups were not destroyed since."""
+        """True if none of the groups was destroyed."""
         return all(map(is_alive, self.groups))
 
     @property
     def rank(self) -> int:
-        """This process's number among those of a single group."""
+        """Rank of this process in the first group."""
         return dist.get_rank(self.groups[0])
 
     @property
     def device(self) -> torch.device:
-        """Where small tensors must lie that are sent: on the host, if all groups have a backend for it."""
+        """Device from which small tensors are sent: the CPU if all groups have a backend for it."""
         if all(any(device.type == "cpu" for device in group._device_types) for group in self.groups):
             return torch.device("cpu")
         return self.gpu or torch.device("cuda", torch.cuda.current_device())
 
     def sends_by_gloo(self, device: torch.device) -> bool:
-        """Whether what lies on this device is sent by gloo. A group may have a backend for each kind of device."""
+        """Return True if gloo sends tensors on this device. A group may have one backend per type of device."""
         return all(str(group._get_backend(device).name()) == "gloo" for group in self.groups)
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, the same on each of them to the last bit."""
+        """Return the sum over all processes, identical on each of them to the last bit."""
         total = values.detach().to(self.device, copy=True)
         for group in self.groups:
             dist.all_reduce(total, group=group)
         return total
 
     def gather(self, item: Any) -> list[Any]:
-        """A small object of every process, in their order; for what happens rarely."""
+        """Return a small object from every process, in rank order; for rare events."""
         found = [item]
         with nullcontext() if self.gpu is None else torch.cuda.device(self.gpu):
             for group in reversed(self.groups):
@@ -105,17 +105,17 @@ class Ranks:
         return found
 
     def reduce_scatter(self, output: Tensor, values: Tensor) -> Any:
-        """Start to sum ``values``, of which every process gets its part in ``output``."""
-        if self.sends_by_gloo(values.device):  # which sends twice as much as it must for this
+        """Start summing ``values``. Every process gets its part in ``output``."""
+        if self.sends_by_gloo(values.device):  # its own reduce-scatter sends twice as much as necessary
             received = torch.empty_like(values)
             work = dist.all_to_all_single(received, values, group=self.groups[0], async_op=True)
             return _Sum(work, received, output, self.size)
         return getattr(dist, _REDUCE_SCATTER)(output, values, group=self.groups[0], async_op=True)
 
     def all_to_all(self, output: Tensor, values: Tensor, received: list[int], sent: list[int]) -> Any:
-        """Start to send each process its part of ``values``."""
+        """Start sending each process its part of ``values``."""
         return dist.all_to_all_single(output, values, received, sent, group=self.groups[0], async_op=True)
 
     def all_gather(self, output: Tensor, part: Tensor) -> Any:
-        """Start to join the parts of all processes."""
+        """Start joining the parts of all processes."""
         return getattr(dist, _ALL_GATHER)(output, part, group=self.groups[0], async_op=True)

@@ -1,4 +1,4 @@
-"""Parameters that every process holds whole: DistributedDataParallel, and processes with losses of their own."""
+"""Parameters that every process holds whole: DistributedDataParallel, and processes with different losses."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ Answer = TypeVar("Answer")
 
 
 class ReplicaRows:
-    """The rows of the Jacobian over the parameters of replicas, by columns.
+    """The rows of the Jacobian over the parameters of replicas, distributed by columns.
 
     Attributes:
         eps: rounding of the Gramian's entries, relative to the norms of the gradients.
-        problem: what went wrong in this process, where the others went on.
-        unbatchable: whether the batched pass failed, so that one loss after the other should be tried.
+        problem: the error of this process, if any, after which the others went on.
+        unbatchable: True if the batched pass failed, so that the losses should be tried one by one.
     """
 
     def __init__(self, work: Work, chunk: int | None, batched: bool) -> None:
-        """Differentiate, and send.
+        """Differentiate and send.
 
         Args:
-            work: what this process does; its graph is kept.
-            chunk: how many losses to differentiate at a time.
-            batched: whether passes may be batched.
+            work: the work of this process; its graph is retained.
+            chunk: number of losses to differentiate at a time.
+            batched: True if passes may be batched.
         """
         losses, graph, ranks = work.losses, work.graph, work.layout.ranks
         self._losses, self._graph, self._scales = losses, graph, work.scales
@@ -54,7 +54,7 @@ class ReplicaRows:
 
     def _differentiate(self, rows: int, batched: bool) -> None:
         count, columns = len(self._losses), self.columns
-        joined = columns.counts is not None  # rows that are not summed travel all at once
+        joined = columns.counts is not None  # rows that are not summed are sent all at once
         rows = rows if batched else 1
         source = self._attempt(self._start) if count else None
         if joined:
@@ -73,7 +73,7 @@ class ReplicaRows:
         columns.land()
 
     def _taker(self, first: int, size: int, joined: bool) -> Taker:
-        """Hands rows on, with their factors; of those that travel at once the last ones complete a parameter."""
+        """Return a function that passes rows and factors on. If all are sent at once, the last complete a parameter."""
         scales, last = self._scales[first : first + size], first + size == len(self._losses)
 
         def take(param: Tensor, found: Tensor) -> None:
@@ -82,20 +82,20 @@ class ReplicaRows:
         return take
 
     def _attempt(self, call: Callable[[], Answer], batched: bool = False) -> Answer | None:
-        """What a call answers; None if it fails, which the others are told in time."""
+        """Return the result of a call; None if it fails, of which the others are told later."""
         try:
             return call()
-        except Exception as error:  # noqa: BLE001  # whatever it is, the others must not wait in vain
+        except Exception as error:  # noqa: BLE001  # the others must not wait in vain, whatever the error
             self._fail(error)
             self.unbatchable = batched and isinstance(error, RuntimeError)
             return None
 
     def _fail(self, error: Exception) -> None:
-        """From here on, send NaN: the others wait for as many messages as were agreed on, and will see it."""
+        """Send NaN from now on: the others still wait for the agreed number of messages, and will notice."""
         self.columns.failed, self.problem = True, error
 
     def _start(self) -> Source:
-        """Where the passes start; gradients of parameters that are not aggregated are given on the way."""
+        """Return the start of the passes, and give the gradients of parameters that are not aggregated."""
         losses, graph, reached = self._losses, self._graph, self._graph.reached_by
         private = [param for param in self._own if is_private(param, reached)]
         above = any(is_private(param, reached) for param in self._mine)
@@ -112,19 +112,19 @@ class ReplicaRows:
         return at_losses(losses) if heads is None else heads[0]
 
     def gramians(self, exact: bool) -> Tensor:
-        """What this process adds to the Gramian of each group; NaN where something went wrong."""
+        """Return this process's part of the Gramian of each group; NaN if something went wrong."""
         total = self.columns.gramians(exact)
         if self.problem is not None or not self.columns.own_finite():
             total.fill_(torch.nan)
         return total
 
     def bad_losses(self) -> list[int]:
-        """Losses of this process whose own gradients are not finite."""
+        """Return the losses of this process whose own gradients are not finite."""
         params = [*self._mine, *self._own]
         return not_finite(self._losses, params) if params and len(self._losses) else []
 
     def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Each parameter with its gradient, the same on all processes."""
+        """Return each parameter with its gradient, identical on all processes."""
         return self.columns.combine(weights)
 
     def release(self) -> None:
@@ -133,10 +133,10 @@ class ReplicaRows:
 
 
 def _rows_at_a_time(m: int, total: int, largest: int, size: int) -> int:
-    """How many losses to differentiate at a time, so that memory on the way is small beside what is kept, ``m n / R``.
+    """Return the number of losses to differentiate at a time, such that temporary memory stays small.
 
-    The rows of a parameter are there up to three times: as they come, as they are sent, and as they are received; so
-    they take at most 3/16 of it. On the CPU fewer rows at a time are faster, too.
+    The rows of a parameter exist up to three times: as computed, as sent, and as received. They take at most 3/16 of
+    the memory that is kept, ``m n / R``. On the CPU, fewer rows at a time are also faster.
     """
     if m * total * 8 <= BUCKET:
         return m

@@ -25,7 +25,7 @@ Rows = ReplicaRows | ShardRows
 
 
 def backward(call: Call) -> Step | None:
-    """As `paretograd.backward`; None if the call is this process's own affair."""
+    """Run `paretograd.backward` on several processes; None if the call concerns this process alone."""
     work = prepare(call)
     if work is None:
         return None
@@ -52,7 +52,7 @@ def backward(call: Call) -> Step | None:
 
 
 def gramian(call: Call) -> Tensor | None:
-    """As `paretograd.gramian`; None if the call is this process's own affair."""
+    """Run `paretograd.gramian` on several processes; None if the call concerns this process alone."""
     work = prepare(call)
     if work is None:
         return None
@@ -66,7 +66,7 @@ def gramian(call: Call) -> Tensor | None:
 
 
 def _touched(work: Work) -> list[Tensor]:
-    """What passes give gradients to."""
+    """Return the tensors to which passes give gradients."""
     return [*work.graph.leaves, *(record.shard for record in work.layout.records.values())]
 
 
@@ -79,7 +79,7 @@ class _NotFiniteError(Exception):
 
 
 def _differentiate(work: Work, call: Call) -> tuple[Rows, Tensor]:
-    """The rows, and the Gramians of all groups, which are the same on every process."""
+    """Return the rows, and the Gramians of all groups, which are identical on every process."""
     rows = _rows(work, call, work.batched)
     total = _summed(work, rows, exact=False)
     if not np.isfinite(as_array(total)).all():
@@ -104,7 +104,7 @@ def _rows(work: Work, call: Call, batched: bool) -> Rows:
 
 
 def _summed(work: Work, rows: Rows, exact: bool) -> Tensor:
-    """The Gramians, summed over processes: their upper halves, as they are symmetric."""
+    """Return the Gramians summed over processes. Only the upper halves are sent, since they are symmetric."""
     parts = rows.gramians(exact)
     upper = torch.triu_indices(work.m, work.m, device=parts.device)
     halves = (0.5 * (parts + parts.mT))[:, upper[0], upper[1]]
@@ -116,7 +116,7 @@ def _summed(work: Work, rows: Rows, exact: bool) -> Tensor:
 
 
 def _at_fault(work: Work, rows: Rows, gramians: Tensor) -> list[int]:
-    """The objectives whose gradients are not finite, from what all processes know."""
+    """Return the objectives whose gradients are not finite on any process."""
     told: list[list[int]] = work.layout.ranks.gather(rows.bad_losses())
     first, bad = 0, set()
     for number, each in enumerate(told):
@@ -129,7 +129,7 @@ def _at_fault(work: Work, rows: Rows, gramians: Tensor) -> list[int]:
 
 
 def _propagate(rows: Rows, work: Work, call: Call) -> Step:
-    """The gradients of the sum, which hold what is not finite, and a step that has no weights."""
+    """Fill in the gradients of the sum, which contain the non-finite values, and return a step without weights."""
     ones = torch.ones(work.m, dtype=torch.float64, device="cpu")
     _fill(rows.combine([ones for _ in work.groups]), rows, call)
     unknown = torch.full((work.m, work.m), torch.nan, dtype=torch.float64, device=work.device)
@@ -139,7 +139,7 @@ def _propagate(rows: Rows, work: Work, call: Call) -> Step:
 
 
 def _fill(found: Sequence[tuple[Tensor, Tensor]], rows: Rows, call: Call) -> None:
-    """Write the gradients, when nothing can go wrong any more."""
+    """Write the gradients, once nothing can fail any more."""
     if not call.retain_graph:
         rows.release()
     accumulate(found)

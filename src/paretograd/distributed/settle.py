@@ -1,4 +1,4 @@
-"""From what each process sees to what all of them do."""
+"""From the views of single processes to the step that all of them make."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from paretograd.errors import ParameterError
 
 @dataclass(frozen=True)
 class Settled:
-    """What all processes agreed on.
+    """The agreement of all processes.
 
     Attributes:
-        counts: how many losses each process has.
+        counts: number of losses of each process.
         reached: for each parameter, a bit for every loss of any process that reaches it.
-        batched: whether backward passes may be batched.
+        batched: True if backward passes may be batched.
     """
 
     counts: list[int]
@@ -29,7 +29,7 @@ class Settled:
 
 
 def settle(kind: str | None, views: list[View]) -> Settled:
-    """What all processes do, from what each of them sees."""
+    """Combine the views of all processes, or raise if they do not match."""
     counts = [view.m for view in views]
     if kind != "objectives":
         same("the number of losses", counts)
@@ -44,22 +44,22 @@ def settle(kind: str | None, views: list[View]) -> Settled:
         first += view.m if kind == "objectives" else 0
     if not any(reached):
         raise ParameterError(
-            f"no loss reaches any of the {len(reached)} params. Are they those of the model that computed the losses, "
+            f"no loss reaches any of the {len(reached)} params. Do they belong to the model that computed the losses, "
             "and do they require gradients?"
         )
     return Settled(counts, tuple(reached), all(view.batched for view in views))
 
 
 def scales(layout: Layout, count: int, samples: int | Sequence[int] | None, total: int) -> Tensor:
-    """What this process's part of each row is multiplied by: its share of the samples, or of the processes.
+    """Return the factors of this process's part of each row: its share of the samples, or of the processes.
 
-    `fully_shard` divides by the number of processes itself.
+    `fully_shard` itself divides by the number of processes.
 
     Args:
         layout: how the processes share the model.
-        count: how many losses this one has.
-        samples: how many samples it has, for all of them or for each.
-        total: how many all processes have, where there is one number.
+        count: number of losses of this process.
+        samples: number of samples of this process, for all losses or for each.
+        total: number of samples of all processes, if ``samples`` is a single number.
     """
     kind, ranks = layout.kind, layout.ranks
     ones = torch.ones(count, dtype=torch.float64, device="cpu")

@@ -1,8 +1,8 @@
 """Parameters of which every process holds a part: `fully_shard`, and the DTensors of tensor parallelism.
 
-Each loss gets a backward pass of its own through torch's engine, which averages over the processes what it averages in
-plain training, and leaves each of them its shard of the row. So rows are never whole, the Gramian is a sum of products
-of shards, and the direction is a sum of shards: nothing but the Gramian is sent beyond those passes.
+Each loss gets its own backward pass through torch's engine, which averages over the processes as in plain training and
+leaves each of them its shard of the row. So rows are never whole, the Gramian is a sum of products of shards, and the
+direction is a sum of shards. Apart from those passes, only the Gramian is sent.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from paretograd.autograd.source import Losses
 from paretograd.distributed.prepare import Work
 from paretograd.errors import ParameterError
 
-#: With this many losses for each process, the rows take so much more memory than whole parameters do, at least, that
-#: these are gathered once for all passes.
+#: With at least this many losses per process, rows take so much more memory than whole parameters that these are
+#: gathered once for all passes.
 _MANY = 4
 
 
@@ -29,8 +29,8 @@ class ShardRows:
 
     Attributes:
         eps: rounding of the Gramian's entries, relative to the norms of the gradients.
-        problem: None: what goes wrong within torch's own communication cannot be told to the others.
-        unbatchable: False.
+        problem: always None, because failures within torch's own communication cannot be told to the others.
+        unbatchable: always False.
     """
 
     problem: Exception | None = None
@@ -40,8 +40,8 @@ class ShardRows:
         """Differentiate.
 
         Args:
-            work: what this process does.
-            retain_graph: whether to keep the graph.
+            work: the work of this process.
+            retain_graph: True to retain the graph.
         """
         self._ranks, self._groups, self._own, self._m = work.layout.ranks, work.groups, work.own, work.m
         self._reached, self._alone = work.reached, {id(param) for param in work.own}
@@ -76,7 +76,7 @@ class ShardRows:
                 self._rows[id(param)][k] = grad
 
     def gramians(self, exact: bool) -> Tensor:
-        """What this process's shards add to the Gramian of each group, shape ``(groups, m, m)``, float64."""
+        """Return the part of this process's shards in the Gramian of each group, shape ``(groups, m, m)``, float64."""
         total = torch.zeros(len(self._groups), self._m, self._m, dtype=torch.float64, device=self._ranks.device)
         for part, params in zip(total, self._groups, strict=True):
             for param in params:
@@ -93,7 +93,7 @@ class ShardRows:
         return rows is None or bool(torch.isfinite(rows).all())
 
     def bad_losses(self) -> list[int]:
-        """Losses with a row whose shards here are not finite."""
+        """Return the losses whose rows have non-finite shards on this process."""
         bad = set()
         for params in self._groups:
             for rows in (self._rows[id(param)] for param in params if id(param) in self._rows):
@@ -104,7 +104,7 @@ class ShardRows:
         return sorted(bad)
 
     def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Each parameter with its gradient: shards of shards."""
+        """Return each parameter with this process's shard of its gradient."""
         found = []
         one = torch.ones(1, dtype=torch.float64, device="cpu")
         jobs = [(param, w) for params, w in zip(self._groups, weights, strict=True) for param in params]
@@ -115,24 +115,24 @@ class ShardRows:
         return found
 
     def release(self) -> None:
-        """The last pass freed the graph."""
+        """Do nothing: the last pass freed the graph."""
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This process's part of a DTensor; anything else as it is."""
+    """Return this process's part of a DTensor, or any other tensor unchanged."""
     inner = getattr(tensor, "_local_tensor", None)
     return tensor if inner is None else inner
 
 
 def _as_placed(grad: Any, param: Any) -> Tensor:
-    """A gradient that is laid out as its parameter is: sums over processes may be left open."""
+    """Give a gradient the placements of its parameter. Sums over processes may still be pending in it."""
     if hasattr(grad, "placements") and tuple(grad.placements) != tuple(param.placements):
         grad = grad.redistribute(placements=param.placements)
     return grad  # type: ignore[no-any-return]
 
 
 def _like(part: Tensor, param: Any) -> Tensor:
-    """A shard as a DTensor that is laid out as the parameter."""
+    """Return a shard as a DTensor with the placements of the parameter."""
     if not hasattr(param, "placements"):
         return part
     from torch.distributed.tensor import DTensor
@@ -143,7 +143,7 @@ def _like(part: Tensor, param: Any) -> Tensor:
 
 
 def _copies(param: Any, size: int) -> int:
-    """How many of the processes hold the same part of a parameter."""
+    """Return the number of processes that hold the same part of a parameter."""
     shards = 1
     if hasattr(param, "placements"):
         for dim, placement in enumerate(param.placements):
@@ -153,7 +153,7 @@ def _copies(param: Any, size: int) -> int:
 
 
 def _backward(losses: Losses, k: int, scale: float, retain_graph: bool) -> None:
-    """One loss's pass, through the hooks of the engine."""
+    """Run the backward pass of one loss, through the hooks of the engine."""
     if isinstance(losses, Tensor):
         seed = torch.zeros_like(losses)
         seed[k] = scale
@@ -164,7 +164,7 @@ def _backward(losses: Losses, k: int, scale: float, retain_graph: bool) -> None:
 
 @contextmanager
 def _set_aside(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Give every tensor its ``.grad`` back, whatever happens."""
+    """Restore the ``.grad`` of every tensor at the end, whatever happens."""
     before = [(tensor, tensor.grad) for tensor in tensors]
     try:
         yield
@@ -175,9 +175,9 @@ def _set_aside(tensors: Sequence[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _gathered(records: Any, last: bool, every: bool) -> Iterator[None]:
-    """Keep parameters whole until the last pass, where they are kept from the forward to the backward pass anyway.
+    """Keep parameters whole until the last pass if they stay whole between forward and backward passes anyway.
 
-    Others are gathered again in each pass, as `fully_shard` was told to, unless ``every`` says otherwise.
+    Others are gathered again in each pass, as `fully_shard` is configured, unless ``every`` is True.
     """
     groups = {id(record.group): record.group for record in records}.values()
     some = [group for group in groups if every or not group._reshard_after_forward]
@@ -193,12 +193,12 @@ def _gathered(records: Any, last: bool, every: bool) -> Iterator[None]:
 
 @contextmanager
 def _synchronised(records: Any) -> Iterator[None]:
-    """Let `fully_shard` average every row, and wait for it, also where its own accumulation is on."""
+    """Make `fully_shard` average every row and wait for it, even if its own accumulation is on."""
     groups = {id(record.group): record.group for record in records}.values()
     for record in records:
         if record.state.unsharded_accumulated_grad is not None:
             raise ParameterError(
-                "a backward pass with set_requires_gradient_sync(False) left gradients that are not averaged yet; make "
+                "a backward pass with set_requires_gradient_sync(False) left gradients that are not averaged yet; run "
                 "a pass that averages them first"
             )
     before = [(group, group.reduce_grads, group.all_reduce_grads) for group in groups]
@@ -218,5 +218,5 @@ def _synchronised(records: Any) -> Iterator[None]:
 
 
 def _context(group: Any) -> Any:
-    """What all modules under one root share."""
+    """Return the context that all modules under one root share."""
     return group.modules[0]._get_fsdp_state()._state_ctx

@@ -1,4 +1,4 @@
-"""Backward passes that hand over the gradients of each parameter as soon as they are there, and keep none."""
+"""Backward passes that pass the gradients of each parameter on as soon as they are computed, and store none."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Tensor
 from paretograd.autograd.rows import dense, either, quiet_loops, unwrapped
 from paretograd.autograd.source import Source
 
-#: Takes a parameter and its rows, shape ``(rows, *param)``.
+#: Function that takes a parameter and its rows, shape ``(rows, *param)``.
 Taker = Callable[[Tensor, Tensor], None]
 
 
 def stream(source: Source, params: Sequence[Tensor], take: Taker, first: int, rows: int, batched: bool) -> None:
-    """One pass, over the losses from ``first`` on, ``rows`` of them.
+    """Run one pass over ``rows`` losses, starting with loss ``first``.
 
     Args:
-        source: where to start.
-        params: leaves of the graph, which is kept.
-        take: gets each parameter that the losses reach, with its rows.
+        source: the start of the pass.
+        params: leaves of the graph, which is retained.
+        take: function that is called with each parameter that the losses reach, and its rows.
         first: number of the first loss.
-        rows: how many losses; more than one only if ``batched``.
-        batched: whether to batch the pass by `torch.vmap`.
+        rows: number of losses; more than one only if ``batched``.
+        batched: True to batch the pass by `torch.vmap`.
     """
     part = Source(source.outputs, [seed[first : first + rows] for seed in source.seeds])
     handles = [
@@ -46,17 +46,17 @@ def stream(source: Source, params: Sequence[Tensor], take: Taker, first: int, ro
 
 def _pull(source: Source, seeds: list[Tensor], params: Sequence[Tensor]) -> Tensor:
     torch.autograd.grad(either(source.outputs), list(params), seeds, retain_graph=True, allow_unused=True)
-    return torch.zeros((), device="cpu")  # the hooks have seen all; `torch.vmap` wants an answer
+    return torch.zeros((), device="cpu")  # the hooks have seen everything; `torch.vmap` needs a result
 
 
 def _hook(param: Tensor, take: Taker, rows: int, batched: bool) -> Callable[[Tensor | None], Tensor | None]:
     def hook(grad: Tensor | None) -> Tensor | None:
-        if grad is None:  # reached by the graph, and by no gradient
+        if grad is None:  # in the graph, but without a gradient
             return None
         if batched:
             values = unwrapped(grad, rows)
             take(param, values)
-            return values.new_zeros(()).expand(values.shape[1:])  # of no size, to be returned in its place
+            return values.new_zeros(()).expand(values.shape[1:])  # returned in its place; takes no memory
         values = dense(grad)
         take(param, values[None])
         return None if grad.is_sparse else values.new_zeros(()).expand(values.shape)

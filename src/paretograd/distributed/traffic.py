@@ -1,4 +1,4 @@
-"""What a process sends: every collective of `torch.distributed`, whoever calls it."""
+"""`Traffic`: a counter of the bytes that a process sends in collectives of `torch.distributed`, whoever calls them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: For each operation, which argument holds what travels, or None for what it returns, and how often its bytes do so,
-#: times (R - 1) / R, in the best algorithm: a process of R sends that much.
+#: For each operation, the index of the argument that is sent (None for the result), and how often its bytes are sent:
+#: with the best algorithm each of R processes sends that many times (R - 1) / R.
 _OPERATIONS: dict[str, tuple[int | None, int]] = {
     "allreduce_": (0, 2),
     "allreduce_coalesced_": (0, 2),
@@ -25,7 +25,7 @@ _OPERATIONS: dict[str, tuple[int | None, int]] = {
     "alltoall_base_": (1, 1),
     "alltoall_": (1, 1),
     "broadcast_": (0, 1),
-    # Those of DTensors, and of whoever calls torch's functional collectives.
+    # Functional collectives, which DTensors use, among others.
     "all_reduce": (0, 2),
     "all_reduce_": (0, 2),
     "all_reduce_coalesced": (0, 2),
@@ -44,10 +44,10 @@ _NAMESPACES = ("c10d", "_c10d_functional")
 
 @dataclass
 class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of collectives within a ``with`` block, of this thread.
+    """Context manager that counts the bytes of collectives called by this thread.
 
     Attributes:
-        calls: name of the operation, bytes of its buffer, and number of processes, of every call.
+        calls: for every call, the name of the operation, the bytes of its buffer, and the number of processes.
     """
 
     calls: list[tuple[str, int, int]] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(hasattr(kind, "full_tensor") for kind in types):
-            return NotImplemented  # a DTensor's own rule comes first: what it sends is then seen here
+            return NotImplemented  # a DTensor's own rule comes first; what it sends is then counted here
         answer = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
         if func.namespace in _NAMESPACES and name in _OPERATIONS:
@@ -68,12 +68,12 @@ class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def payload(self) -> int:
-        """Bytes of all buffers: of what is reduced, of what is scattered, of what was gathered."""
+        """Bytes of all buffers that were reduced, scattered or gathered."""
         return sum(size for _, size, _ in self.calls)
 
     @property
     def sent(self) -> float:
-        """Bytes that this process sends, if each collective takes the least that is possible."""
+        """Bytes that this process sends if each collective sends as little as possible."""
         return sum(size * _OPERATIONS[name][1] * (count - 1) / count for name, size, count in self.calls)
 
 
@@ -86,7 +86,7 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _group_size(args: Any) -> int:
-    if args and isinstance(args[-1], str):  # functional ones know their group by its name
+    if args and isinstance(args[-1], str):  # functional collectives identify their group by name
         return int(torch._C._distributed_c10d._resolve_process_group(args[-1]).size())  # type: ignore[arg-type]
     for value in args:
         if isinstance(value, torch.ScriptObject):

@@ -1,7 +1,7 @@
-"""Which wrapper of torch a parameter is under: DistributedDataParallel, or `fully_shard`.
+"""Lookup of the wrapper of a parameter: DistributedDataParallel or `fully_shard`.
 
-Torch leaves no mark on a parameter that says so. The module itself tells, if it is given; else the wrappers that live
-in this process are looked up among the objects that Python's garbage collector knows, once for each model.
+Torch does not mark parameters. If the module is given, it is searched for wrappers. Otherwise the wrappers that are
+alive in this process are looked up among the objects of Python's garbage collector, once for each model.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paretograd.errors import ParameterError
 
 _KNOWN: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
-#: Parameters that were looked up and have no wrapper, by ``id``.
+#: Parameters known to have no wrapper, by ``id``.
 _BARE: dict[int, weakref.ref[Tensor]] = {}
 
 
@@ -28,10 +28,10 @@ class Sharded(NamedTuple):
     """A parameter under `fully_shard`.
 
     Attributes:
-        shard: what the optimizer holds.
+        shard: the tensor that the optimizer holds.
         leaf: the whole parameter, which the graph holds; None before the first forward pass.
         state: torch's own record of it.
-        group: the record of what is communicated together.
+        group: torch's record of the parameters that are communicated together.
     """
 
     shard: Tensor
@@ -41,7 +41,7 @@ class Sharded(NamedTuple):
 
 
 def _fsdp_module() -> Any:
-    """The class of modules under `fully_shard`; None where nobody imported it."""
+    """Return the class of modules under `fully_shard`; None if it has not been imported."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return getattr(fsdp, "FSDPModule", None)
 
@@ -52,30 +52,30 @@ def _old_fsdp_module() -> Any:
 
 
 def know(module: nn.Module) -> None:
-    """Take note of the wrappers in a module."""
+    """Remember the wrappers in a module."""
     kinds = tuple(kind for kind in (DistributedDataParallel, _fsdp_module(), _old_fsdp_module()) if kind is not None)
     _KNOWN.update(part for part in module.modules() if isinstance(part, kinds))
 
 
 def look_up() -> None:
-    """Take note of all wrappers that live."""
+    """Remember all wrappers that are alive."""
     kinds = tuple(kind for kind in (DistributedDataParallel, _fsdp_module(), _old_fsdp_module()) if kind is not None)
-    # `type` and not `isinstance`, which asks objects what they are, and some answer with an import.
+    # Not `isinstance`: it asks objects for their class, and some answer with an import.
     _KNOWN.update(thing for thing in gc.get_objects() if issubclass(type(thing), kinds))
 
 
 def ddp_modules(params: Iterable[Tensor] | None = None) -> list[DistributedDataParallel]:
-    """The known DDP modules that hold any of the parameters; all for None."""
+    """Return the known DDP modules that hold any of the parameters; all for None."""
     wanted = None if params is None else {id(param) for param in params}
     found = [module for module in _KNOWN if isinstance(module, DistributedDataParallel)]
-    found = [module for module in found if is_alive(module.process_group)]  # and not left from an earlier set-up
+    found = [module for module in found if is_alive(module.process_group)]  # not left over from an earlier set-up
     if wanted is None:
         return found
     return [module for module in found if any(id(param) in wanted for param in module._module_parameters)]
 
 
 def sharded_params() -> list[Sharded]:
-    """All parameters of the known modules under `fully_shard`."""
+    """Return all parameters of the known modules under `fully_shard`."""
     kind = _fsdp_module()
     found = []
     for module in _KNOWN:
@@ -94,7 +94,7 @@ def sharded_params() -> list[Sharded]:
 
 
 def check_no_old_fsdp(leaves: Sequence[Tensor]) -> None:
-    """Raise where a parameter is of the older FullyShardedDataParallel, which hides the parameters from the graph."""
+    """Raise if a parameter belongs to the older FullyShardedDataParallel, which hides parameters from the graph."""
     if any(type(leaf).__name__ == "FlatParameter" for leaf in leaves):
         raise ParameterError(
             "the model is under FullyShardedDataParallel, which is not supported; use fully_shard of "
@@ -103,12 +103,12 @@ def check_no_old_fsdp(leaves: Sequence[Tensor]) -> None:
 
 
 def is_bare(param: Tensor) -> bool:
-    """Whether a parameter was looked up before, and has no wrapper."""
+    """Return True if a parameter was looked up before and has no wrapper."""
     reference = _BARE.get(id(param))
     return reference is not None and reference() is param
 
 
 def note_bare(params: Sequence[Tensor]) -> None:
-    """Do not look these up again."""
+    """Remember that these parameters have no wrapper."""
     for param in params:
         _BARE[id(param)] = weakref.ref(param)
