@@ -1,4 +1,4 @@
-"""From losses to a Gramian, and from weights to gradients, without storing the Jacobian if the layers allow it.
+"""`Pullback`: from losses to a Gramian, and from weights to gradients, without the Jacobian if the layers allow it.
 
 There are three ways, in order of decreasing memory:
 

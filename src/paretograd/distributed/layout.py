@@ -21,7 +21,7 @@ Kind = Literal["data", "objectives", "sharded"]
 
 @dataclass
 class Layout:
-    """How the processes share a model.
+    """The way in which the processes share a model.
 
     Attributes:
         kind: ``data`` for replicas with a batch each, ``objectives`` for replicas with some losses each, ``sharded``

@@ -116,7 +116,7 @@ def _summed(work: Work, rows: Rows, exact: bool) -> Tensor:
 
 
 def _at_fault(work: Work, rows: Rows, gramians: Tensor) -> list[int]:
-    """Return the objectives whose gradients are not finite on any process."""
+    """Return the objectives whose gradients are not finite on at least one process."""
     told: list[list[int]] = work.layout.ranks.gather(rows.bad_losses())
     first, bad = 0, set()
     for number, each in enumerate(told):

@@ -1,4 +1,4 @@
-"""From the views of single processes to the step that all of them make."""
+"""Combination of the views of single processes into the step that all of them make."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class FedPareto(FedAvg):
             _LOG.warning("round %d, training: %s", server_round, warning.message)
         _LOG.info("aggregate_train: %d replies used and %d dropped", len(found.nodes), len(found.dropped))
         if not found.moved:
-            _LOG.warning("round %d, training: the model stays as it is", server_round)
+            _LOG.warning("round %d, training: the model stays unchanged", server_round)
         self.last = found
         checked = check_metrics({node: contents[node] for node in found.nodes}, self.weighted_by_key)
         _warn(checked, server_round, "training")
