@@ -27,7 +27,7 @@ _CONVEX = "<lambda, f(w_T) - f(w)> <= |w_0 - w|^2 / (2 sum eta_t), for any w"
 
 
 def check_descent_lemma(run: Recorded, F: SmoothSurrogate) -> RunCheck:
-    """``F(w_{t+1}) <= F(w_t) - eta <grad F, d> + L/2 |eta d|^2`` at every step: that L is large enough."""
+    """``F(w_{t+1}) <= F(w_t) - eta <grad F, d> + L/2 |eta d|^2`` at every step, to check that L is large enough."""
     values, moved = F.values(run), run.step_sizes * run.norms
     slack = values[:-1] - run.step_sizes * F.slopes(run) + 0.5 * F.L * moved**2 - values[1:]
     worst = int(np.argmin(slack + F.rounding(run))) if run.steps else 0
@@ -47,8 +47,8 @@ def check_alignment(run: Recorded, F: SmoothSurrogate) -> RunCheck:
     r"""Theorem 1 with Gamma = gamma and the alignment measured at every step.
 
     With any step size the descent lemma gives $F(w_t) - F(w_{t+1}) \ge \rho_t (2 - \rho_t) c_t^2 \Gamma_t^2 / 2L$;
-    $\rho_t$ is the step size over the theorem's, $c_t \Gamma_t / (L \|d_t\|)$. So the theorem holds with the least
-    $c_t \sqrt{\rho_t (2 - \rho_t)}$ in the place of c, which is c for its own step size.
+    $\rho_t$ is the step size divided by the theorem's, $c_t \Gamma_t / (L \|d_t\|)$. So the theorem holds with c
+    replaced by the least $c_t \sqrt{\rho_t (2 - \rho_t)}$, which is c for the theorem's own step size.
     """
     slopes, eta = F.slopes(run), run.step_sizes
     gamma = run.gamma[:-1]
@@ -71,9 +71,9 @@ def check_alignment(run: Recorded, F: SmoothSurrogate) -> RunCheck:
 def check_promise(run: Recorded, F: SmoothSurrogate, promise: Guarantee) -> list[RunCheck]:
     """Theorem 1 and Corollary 1 with the constant that the rule promises.
 
-    Gamma is ``|d|`` for a rule with condition (A), which is enough for Theorem 1; Corollary 1 asks for
-    ``|d| >= gamma``, too, as beyond the hull. It is ``|d| / |w|_1`` with c = 1 for one that never conflicts (the
-    starred variant's ``|d|``), unless it has both. With ``h = eta L |d| / Gamma`` the constant of a step is
+    For a rule with condition (A), Gamma is ``|d|``. This suffices for Theorem 1; Corollary 1 also needs
+    ``|d| >= gamma``, which holds beyond the hull. For a rule that never conflicts and has no (A) as it stands, Gamma is
+    ``|d| / |w|_1``, the starred variant's ``|d|``, with c = 1. With ``h = eta L |d| / Gamma`` the constant of a step is
     ``h (2 c - h)``, which is c^2 for the theorem's step, h = c.
     """
     never_conflicts = promise.non_conflicting and promise.in_cone
@@ -125,7 +125,7 @@ def check_promise(run: Recorded, F: SmoothSurrogate, promise: Guarantee) -> list
 
 
 def check_non_conflicting(run: Recorded) -> RunCheck:
-    """Theorem 2: a direction of the hull (or scaled into it) that conflicts with none has c >= 1 for F the sum."""
+    """Theorem 2: a non-conflicting direction in the hull (or scaled into it) has c >= 1 for F the sum."""
     sums, norms = run.sums, run.norms
     total = run.slopes.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -149,8 +149,8 @@ def check_non_conflicting(run: Recorded) -> RunCheck:
 def averaged_weights(run: Recorded) -> tuple[Array, float]:
     r"""$\lambda = \sum_t \eta_t \lambda_t / \sum_t \eta_t$ of Theorem 3 and $\sum_t \eta_t$, scaled into the hull.
 
-    The paper has a constant step size, where this is the mean of the weights and $\eta T$. For others its proof goes
-    through with each step's inequality multiplied by $\eta_t$.
+    With the paper's constant step size these are the mean of the weights and $\eta T$. For other step sizes the proof
+    holds with each step's inequality multiplied by $\eta_t$.
     """
     scaled = run.step_sizes[:, None] * run.weights  # eta |w|_1 times w / |w|_1
     total = float((run.step_sizes * run.sums).sum())
@@ -162,10 +162,10 @@ def check_convex(run: Recorded, L: float, convex: bool, references: Array, losse
 
     Args:
         run: what was recorded.
-        L: smoothness constant of every objective; NaN where it is not known.
-        convex: whether the objectives are declared to be convex.
-        references: points w to compare with, ``(R, n)``; visited points are added.
-        losses: theirs, ``(R, m)``, less the lower bounds as the run's.
+        L: smoothness constant of every objective, NaN if unknown.
+        convex: whether the objectives are declared convex.
+        references: points w to compare with, ``(R, n)``, in addition to those visited.
+        losses: at these points, ``(R, m)``, minus the lower bounds.
     """
     lam, total = averaged_weights(run)
     effective = run.step_sizes * run.sums * L
@@ -188,7 +188,7 @@ def check_convex(run: Recorded, L: float, convex: bool, references: Array, losse
     bounds = ((run.points[0] - points) ** 2).sum(axis=1) / (2.0 * total)
     gaps = (run.losses[-1] - values) @ lam
     tightest = int(np.argmin(bounds - gaps))
-    # Of each step: the losses' rounding, and that of the point, along the gradient lambda-averaged.
+    # Rounding of the losses, and of the points along the lambda-averaged gradient, at each step.
     pulled = (run.gradient_norms * run.weights / np.maximum(run.sums, 1e-300)[:, None]).sum(axis=1)
     at = float(np.sqrt((points**2).sum(axis=1)).max())
     rounding = run.eps * (

@@ -1,4 +1,4 @@
-"""A direction seen through rounding: what is certain about it, and what is not known."""
+"""Properties of a direction that are certain despite rounding, and those that rounding hides."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from paretograd.geometry import cones
 from paretograd.geometry.cones import Rounding
 from paretograd.geometry.gramian import Array
 
-#: A direction shorter than this part of the longest gradient is zero.
+#: A direction shorter than this fraction of the longest gradient counts as zero.
 _NEGLIGIBLE = 1e-7
 
 
 class Verdict(Enum):
-    """Whether a property holds. The value is what a user reads."""
+    """Whether a property holds. Users read the value."""
 
     KEPT = "kept"
     BROKEN = "broken"
@@ -26,24 +26,24 @@ class Verdict(Enum):
 
     @classmethod
     def of(cls, kept: bool, broken: bool) -> Verdict:
-        """From what is certain."""
+        """Return BROKEN or KEPT if one of them is certain."""
         return cls.BROKEN if broken else cls.KEPT if kept else cls.UNKNOWN
 
 
 @dataclass(frozen=True)
 class Direction:
-    """The direction ``d = J.T w``, as a Gramian and weights show it.
+    """The direction ``d = J.T w``, from a Gramian and weights.
 
     Attributes:
         weights: shape ``(m,)``.
-        slopes: ``<d, g_k>``, shape ``(m,)``; ``errors``: how far they may be off.
+        slopes: ``<d, g_k>``, shape ``(m,)``; ``errors``: bounds on their errors.
         norm: ``|d|``; ``shortest``, ``longest``: bounds on it.
-        conflicting: objectives that surely go up along ``-d``, shape ``(m,)``.
-        hidden: objectives of which rounding hides whether they go up, shape ``(m,)``.
+        conflicting: objectives that certainly increase along ``-d``, shape ``(m,)``.
+        hidden: objectives for which rounding hides whether they increase, shape ``(m,)``.
         in_cone: whether d is a conic combination of the gradients.
         in_hull: whether it is a convex combination.
         beyond_hull: whether the weights are non-negative and sum to one or more.
-        tol: what a solver's rounding may take from a property, relative.
+        tol: relative error of d from a solver's rounding.
         resolution: errors of a cosine up to this are negligible.
     """
 
@@ -63,16 +63,16 @@ class Direction:
 
     @classmethod
     def of(cls, G: Array, weights: Array, gamma: float, rounding: Rounding) -> Direction:
-        """Look at the direction of some weights, at a point that is gamma away from stationarity."""
+        """Judge the direction of some weights at a point with this gamma."""
         lengths, tol = np.sqrt(G.diagonal()), cones.conflict_tolerance(rounding.eps)
         resolution = max(tol, rounding.resolution)
         shortest, longest = cones.norm_bracket(G, weights, rounding)
         norm = min(max(cones.norm(G, weights), shortest), longest)
         slopes, errors = cones.slopes(G, weights), cones.slope_errors(G, weights, rounding)
         conflicting = cones.conflicting(slopes, lengths, norm, tol=tol, errors=errors)
-        # A slope that is zero to a negligible error counts as non-negative: projections have such slopes.
+        # A slope that is zero up to a negligible error counts as non-negative: projections have such slopes.
         hidden = ~conflicting & (slopes - errors < -resolution * shortest * lengths)
-        # Zero lies in the hull of the gradients at a stationary point, whatever the weights.
+        # At a stationary point, zero lies in the hull of the gradients whatever the weights.
         at_rest = norm == 0.0 and max(longest, gamma) <= _NEGLIGIBLE * float(lengths.max())
         in_cone = cones.in_cone(G, weights, tol * shortest)
         in_hull = cones.in_hull(G, weights, tol * shortest, tol) or at_rest
@@ -94,25 +94,25 @@ class Direction:
 
     @property
     def is_zero(self) -> bool:
-        """Whether d = 0 for certain, and not by cancellation."""
+        """Whether d = 0 exactly, and not by cancellation."""
         return self.longest == 0.0
 
     @property
     def non_conflicting(self) -> Verdict:
-        """Whether no objective goes up along ``-d``."""
+        """Whether no objective increases along ``-d``."""
         return Verdict.of(not self.hidden.any(), bool(self.conflicting.any()))
 
     @property
     def decreasing(self) -> bool:
-        """Whether every objective surely goes down along ``-d``."""
+        """Whether every objective certainly decreases along ``-d``."""
         return bool((self.slopes > self.errors).all())
 
     def decreases(self, phi: Array) -> bool:
-        """Whether ``F = sum_k phi_k f_k`` surely goes down along ``-d``, or d = 0."""
+        """Return True if ``F = sum_k phi_k f_k`` certainly decreases along ``-d``, or d = 0."""
         return self.is_zero or float(phi @ self.slopes) > float(np.abs(phi) @ self.errors)
 
     def alignment(self, phi: Array) -> float:
-        """c of condition (A), ``<d, grad F> / |d|^2``: infinite if d = 0, NaN if it is not known."""
+        """c of condition (A), ``<d, grad F> / |d|^2``: infinite if d = 0, NaN if unknown."""
         if self.is_zero:
             return math.inf
         along, off = float(phi @ self.slopes), float(np.abs(phi) @ self.errors)
@@ -132,5 +132,5 @@ class Direction:
 
 
 def is_known(shortest: float, longest: float) -> bool:
-    """Whether bounds on a length differ by a factor of two at most."""
+    """Return True if the bounds on a length differ by at most a factor of two."""
     return longest <= 2.0 * shortest

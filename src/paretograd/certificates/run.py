@@ -13,7 +13,7 @@ from paretograd.geometry import cones
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import RESULTS
 
-#: Losses, slopes and points are taken to be right to this many units in the last place of the terms they sum.
+#: Assumed error of losses, slopes and points, in units in the last place of the terms that they sum.
 UNITS = 32.0
 
 
@@ -23,8 +23,8 @@ class Condition:
 
     Attributes:
         text: the hypothesis.
-        holds: whether it does.
-        detail: the number that decided it, and where.
+        holds: whether it holds.
+        detail: the number that decided it, and the step.
     """
 
     text: str
@@ -39,17 +39,18 @@ class Condition:
 class RunCheck:
     """One result of the paper on one run: its hypotheses, its bound, and what was measured.
 
-    A result whose hypotheses do not all hold says nothing about the run: it is *not covered*, which is no failure.
+    If some hypothesis does not hold, the result says nothing about the run: the run is *not covered*. This is no
+    failure.
 
     Attributes:
         label: of the result, a key of `RESULTS`.
         claim: the inequality, in words.
         conditions: the hypotheses.
-        bound: the side of the inequality that the theorem computes in advance; NaN where it cannot.
+        bound: the side of the inequality that the theorem predicts; NaN if it predicts none.
         measured: the other side, from the run.
-        slack: by how much the inequality holds; below 0 where it does not.
+        slack: margin of the inequality, negative if it fails.
         rounding: how far rounding may push the slack below 0.
-        note: what else a reader should know, such as the constants.
+        note: further details, such as the constants.
     """
 
     label: str
@@ -68,12 +69,12 @@ class RunCheck:
 
     @property
     def covered(self) -> bool:
-        """Whether all hypotheses hold, so that the theorem speaks about this run."""
+        """Whether all hypotheses hold, so that the theorem applies to this run."""
         return all(condition.holds for condition in self.conditions)
 
     @property
     def holds(self) -> bool:
-        """Whether the claim holds to rounding; for a run that is not covered it may or may not."""
+        """Whether the claim holds to rounding. The theorem promises this only for a run that is covered."""
         return self.slack >= -self.rounding
 
     @property
@@ -83,12 +84,12 @@ class RunCheck:
 
     @property
     def quantity(self) -> str:
-        """What is measured: the left side of the claim."""
+        """The measured quantity: the left side of the claim."""
         return self.claim.replace(" >= ", " <= ").partition(" <= ")[0]
 
     @property
     def missing(self) -> Condition | None:
-        """The first hypothesis that does not hold; None where all do."""
+        """The first hypothesis that does not hold; None if all hold."""
         return next((condition for condition in self.conditions if not condition.holds), None)
 
     def __str__(self) -> str:
@@ -103,7 +104,7 @@ class Recorded:
     """One run of T steps.
 
     Attributes:
-        losses: ``(T + 1, m)``, less the objectives' lower bounds, so that none should be below 0.
+        losses: ``(T + 1, m)``, minus the objectives' lower bounds, hence non-negative.
         points: ``(T + 1, n)``.
         gamma: ``(T + 1,)``.
         weights: ``(T, m)``.
@@ -111,9 +112,9 @@ class Recorded:
         norms: ``|d|``, ``(T,)``.
         step_sizes: ``(T,)``.
         gradient_norms: ``(T, m)``.
-        offset: what was subtracted from the losses, ``(m,)``.
+        offset: the lower bounds that were subtracted from the losses, ``(m,)``.
         eps: machine epsilon of the computation.
-        domain: whether the run stayed where L is declared, in words if not.
+        domain: why L does not apply to all points of the run; empty if it does.
     """
 
     losses: Array
@@ -135,7 +136,7 @@ class Recorded:
 
     @property
     def slope_rounding(self) -> Array:
-        """Bounds on the errors of the slopes, ``(T, m)``: the size of a negative slope that rounding may explain."""
+        """Bound the errors of the slopes, ``(T, m)``: the size of a negative slope that rounding may explain."""
         errors = cones.term_errors(self.gradient_norms, self.weights, UNITS * self.eps)
         return cones.conflict_threshold(self.gradient_norms, self.norms, errors, cones.conflict_tolerance(self.eps))
 
@@ -147,7 +148,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class SmoothSurrogate:
-    """``F = sum_k phi_k f_k >= 0`` with its smoothness constant; NaN where that is not known."""
+    """``F = sum_k phi_k f_k >= 0`` and its smoothness constant, NaN if unknown."""
 
     phi: Array
     L: float
@@ -161,16 +162,17 @@ class SmoothSurrogate:
         return run.slopes @ self.phi
 
     def rounding(self, run: Recorded) -> Array:
-        """How far off each step's F, slope and point may be together, in units of F, ``(T,)``."""
+        """Bound the joint error of F, slope and point at each step, in units of F, ``(T,)``."""
         size = float((np.abs(run.losses).max(axis=0) + np.abs(run.offset)) @ np.abs(self.phi))
         steep = run.gradient_norms @ np.abs(self.phi)
         moved = run.step_sizes * run.norms
         at = np.sqrt((run.points[:-1] ** 2).sum(axis=1))
-        # F twice, the slope along the step, and the step itself, which ends at a number of the run's dtype.
+        # F twice, the slope along the step, and the step itself, whose end is rounded to the run's dtype.
         return np.asarray(run.eps * (UNITS * (2.0 * size + steep * moved) + steep * (at + moved)))
 
 
 def smooth(run: Recorded, F: SmoothSurrogate) -> Condition:
+    """Check that F is non-negative along the run and has a known smoothness constant."""
     lowest = float(F.values(run).min())
     if not F.L > 0.0:
         return Condition("F >= 0 is L-smooth", False, "no smoothness constant is known; give one")
@@ -181,13 +183,14 @@ def smooth(run: Recorded, F: SmoothSurrogate) -> Condition:
 
 
 def has_steps(run: Recorded) -> Condition:
+    """Check that the run is not empty."""
     return Condition("the run has steps", run.steps > 0, f"{run.steps}")
 
 
 def everywhere(
     text: str, values: Array, holds: NDArray[np.bool_] | np.bool_, what: str, least: bool = False
 ) -> Condition:
-    """A hypothesis about every step, with the worst value and the first step that breaks it."""
+    """Check a hypothesis at every step. The detail names the worst value and the first step that breaks it."""
     if not len(values):
         return Condition(text, True, "no steps")
     value = float(values.min() if least else values.max())
@@ -200,14 +203,15 @@ def everywhere(
 class RunCertificate:
     """The sum of ``eta_t epsilon_t`` over the steps of a run.
 
-    Where a subproblem is solved inexactly, so that condition (A) is missed by epsilon_t, the bound
-    ``sum_t c_t^2 Gamma_t^2 <= 2 L F(w_0)`` (eq. PS-ts) is weakened by an error of the order of this sum.
+    If a subproblem is solved inexactly and condition (A) is missed by epsilon_t, the bound
+    ``sum_t c_t^2 Gamma_t^2 <= 2 L F(w_0)`` (eq. PS-ts) is weakened by an error of the order of this sum (footnote of
+    eq. sd-conic).
 
     Attributes:
-        steps: how many were recorded.
+        steps: number of recorded steps.
         inexactness: the sum of ``eta_t epsilon_t``.
         largest: the largest epsilon_t.
-        uncovered: steps without an epsilon_t, as Theorem 4 does not cover their rule.
+        uncovered: steps without an epsilon_t, because Theorem 4 does not cover their rule.
     """
 
     steps: int = 0
@@ -220,12 +224,12 @@ class RunCertificate:
 
         Args:
             step_size: eta_t, the learning rate.
-            alignment_gap: epsilon_t, from `SubproblemSolution`; None where Theorem 4 does not cover the rule.
+            alignment_gap: epsilon_t, from `SubproblemSolution`; None if Theorem 4 does not cover the rule.
         """
         if not (math.isfinite(step_size) and step_size >= 0.0):
             raise ParameterError(f"step_size={step_size!r}: a learning rate is finite and at least 0")
         if alignment_gap is not None and not alignment_gap >= 0.0:
-            raise ParameterError(f"alignment_gap={alignment_gap!r}: it is at least 0, or None where it is not known")
+            raise ParameterError(f"alignment_gap={alignment_gap!r}: it is at least 0, or None if it is not known")
         self.steps += 1
         if alignment_gap is None:
             self.uncovered += 1

@@ -1,7 +1,7 @@
-"""What the theory says about one step, checked from the Gramian and the weights alone.
+"""Check what the theory says about one step, from the Gramian and the weights alone.
 
-No solver is imported: gamma is bracketed from a witness that anyone may supply, so that the checker does not
-trust what it checks. Nothing is claimed that rounding could have made up.
+The checker imports no solver, so that it does not trust what it checks: it brackets gamma from a witness that any
+caller may supply. It claims nothing that rounding could have caused.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from paretograd.geometry.cones import FLOAT64, Rounding
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import RESULTS, SUM, Guarantee, Surrogate
 
-#: Slopes that are printed.
+#: Number of slopes that are printed.
 _SHOWN = 6
 
 
 @dataclass(frozen=True)
 class Promise:
-    """One property that a rule promises of every direction, at one step.
+    """One property that a rule promises for every direction, checked at one step.
 
     Attributes:
         text: the property.
-        verdict: whether it holds here, as far as rounding lets one see.
+        verdict: whether it holds here, or rounding hides it.
     """
 
     text: str
@@ -39,23 +39,23 @@ class Promise:
 
 @dataclass(frozen=True)
 class StepCertificate:
-    """Properties of the direction ``d = J.T w``, each checked to rounding; what rounding hides is not known.
+    """Properties of the direction ``d = J.T w``, each checked to rounding. What rounding hides is *not known*.
 
     Attributes:
         gamma: distance from Pareto stationarity.
         gamma_bracket: lower and upper bound on gamma, rounding included.
         norm: ``|d|``.
-        norm_bracket: lower and upper bound on it; where they differ by more than a factor of two, it is not known.
+        norm_bracket: lower and upper bound on it; if they differ by more than a factor of two, it is not known.
         slopes: ``<d, g_k>`` for every objective.
-        slope_errors: how far each slope may be off by rounding.
-        conflicts: numbers of the objectives that go up along ``-d``, those that are certain.
-        unknown: numbers of the objectives of which rounding hides whether they go up.
+        slope_errors: bounds on the rounding errors of the slopes.
+        conflicts: numbers of the objectives that certainly increase along ``-d``.
+        unknown: numbers of the objectives for which rounding hides whether they increase.
         in_cone: ``w >= 0``, in units of the gradients.
         in_hull: ``w`` lies in the simplex (or d = 0 at a stationary point, which lies in the hull, too).
-        alignment: the c of condition (A), ``<d, grad F> / |d|^2``; infinite if d = 0, NaN if it is not known.
+        alignment: the c of condition (A), ``<d, grad F> / |d|^2``; infinite if d = 0, NaN if not known.
         F: the surrogate function that the alignment is for.
-        results: labels of the paper's results whose hypotheses on d surely hold at this step.
-        promises: what the rule promises, and whether it holds here; empty if no rule was given.
+        results: labels of the paper's results whose hypotheses on d certainly hold at this step.
+        promises: the rule's promises, and whether they hold here; empty if no rule was given.
     """
 
     gamma: float
@@ -75,12 +75,12 @@ class StepCertificate:
 
     @property
     def non_conflicting(self) -> bool:
-        """Whether it is certain that no objective goes up along ``-d``."""
+        """Whether certainly no objective increases along ``-d``."""
         return not self.conflicts and not self.unknown
 
     @property
     def keeps_promise(self) -> bool | None:
-        """Whether all that the rule promises holds at this step; None if that is not known, or no rule was given."""
+        """Whether the rule keeps all its promises at this step; None if not known, or if no rule was given."""
         verdicts = {promise.verdict for promise in self.promises}
         if Verdict.BROKEN in verdicts:
             return False
@@ -135,9 +135,9 @@ def check_step(
     Args:
         G: Gramian, shape ``(m, m)``.
         weights: of the direction, shape ``(m,)``.
-        witness: weights on the simplex, the closer to the least-norm point the tighter gamma's bracket.
+        witness: weights on the simplex; the closer to the least-norm point, the tighter gamma's bracket.
         F: the surrogate function.
-        guarantee: of the rule that the weights come from, to be checked; None for none.
+        guarantee: promises of the rule that made the weights; None to check none.
         rounding: of G, and of the gradients and weights.
     """
     gamma, phi = cones.norm(G, witness), F.phi(len(weights))
@@ -145,7 +145,7 @@ def check_step(
     results = []
     if direction.decreases(phi):
         results.append("thm:PS-fd")
-        # The corollary needs the hull only for |d| >= gamma, which holds for any weights beyond it, too.
+        # The corollary needs the hull only for |d| >= gamma, which also holds beyond the hull.
         if direction.beyond_hull:
             results.append("thm:PS-cvx")
     if direction.in_hull and direction.non_conflicting is Verdict.KEPT:
@@ -171,7 +171,7 @@ def check_step(
 
 
 def _check_promises(guarantee: Guarantee, direction: Direction) -> tuple[Promise, ...]:
-    """Every property of a direction that the guarantee promises; of hull and cone the smallest that it names."""
+    """Check every promised property of a direction; of hull and cone, only the smallest promised set."""
     found = []
     if guarantee.non_conflicting:
         found.append(Promise("non-conflicting", direction.non_conflicting))
