@@ -1,10 +1,10 @@
-"""``min a'Ha/2 + q'a  subject to  a >= 0`` where H is singular, or close to it: the smallest multipliers win.
+"""Solve ``min a'Ha/2 + q'a  subject to  a >= 0`` for a singular or nearly singular H, with small multipliers.
 
-Gradients that cancel but for the rounding of their rows leave a wedge of directions, 1e-8 wide in float32, between
-half-spaces that ought to share their boundary. The exact answer for the rounded rows lies in that wedge. It needs
-multipliers of 1e8, which are noise: the next rounding of the rows opens another wedge. So a gradient whose distance
-from the span of the active ones is below the resolution of the Gramian counts as a combination of them, and adds no
-half-space of its own. All that is left has multipliers of ordinary size, and is solved exactly.
+Gradients that cancel up to the rounding of their rows leave a wedge of directions, 1e-8 wide in float32, between
+half-spaces that should share their boundary. The exact answer for the rounded rows lies in that wedge. It needs
+multipliers of 1e8, which are noise: another rounding of the rows opens another wedge. So if the distance of a gradient
+from the span of the active ones is below the resolution of the Gramian, it counts as a combination of them and adds no
+half-space of its own. The remaining problem has multipliers of ordinary size and is solved exactly.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from paretograd.geometry.cones import FLOAT32_ROWS
 from paretograd.geometry.gramian import Array
 from paretograd.solvers.lapack import is_regular, pivoted_cholesky, solve_triangular
 
-#: Rounding of a slope, for each unit of the multipliers that it sums.
+#: Rounding of a slope, per unit of the multipliers that it sums.
 _ROUNDING = 4e-15
 
-#: Rounding of a squared distance from a span, for each unit of the squared coefficients: forty times what was seen.
+#: Rounding of a squared distance from a span, per unit of the squared coefficients: forty times the largest observed.
 _LEFT = 1e-15
 
-#: Rounding of float64, twice.
+#: Twice the rounding of float64.
 _EPS = 4e-16
 
-#: Gradients so many times shorter than others on the same face get no weight if the others do without them.
+#: A gradient this many times shorter than others on the same face gets no weight if the others suffice.
 _SHORTER = 1e3
 
-#: How often a vector that was dropped may come back, or one whose slope may be noise replace others.
+#: How often a dropped vector may return, and how often a vector whose slope may be noise may replace others.
 _TIMES = 3
 
-#: How much larger than the others a multiplier may become for the sake of a slope that may be noise.
+#: How much larger than the others a multiplier may become to remove a slope that may be noise.
 _FAR = 10.0
 
-#: A residual above this is no rounding, and the resolutions that are tried then, relative to the one given.
+#: A residual above this is more than rounding. These multiples of the given resolution are then tried.
 _POOR, _COARSER = 1e-8, (10.0, 100.0)
 
 
@@ -55,16 +55,16 @@ def active_set(
 ) -> NonnegSolution:
     """Lawson and Hanson's method on a factor that reveals the rank of the active gradients.
 
-    The objective falls with every step but those that drop a vector, whose number is limited, so that the method ends;
-    ten steps for each objective, and fifty, are the most in any case. Its path depends on slopes alone, not on the
-    order of the objectives (ties to rounding apart). Where many vectors in few dimensions come closer to each other's
-    spans than any two of them, it may get lost; then a coarser resolution is tried.
+    Every step lowers the objective, except for a limited number of steps that drop a vector, so the method ends. It
+    takes at most ten steps per objective plus fifty. Its path depends on the slopes alone, not on the order of the
+    objectives (up to ties by rounding). If many vectors in few dimensions are closer to each other's spans than any two
+    of them are to each other, it may get lost; it then tries a coarser resolution.
 
     Args:
         H: inner products of vectors of norm about one, shape ``(m, m)``.
         q: shape ``(m,)``, of order one.
         resolution: distance from the span of the active vectors below which a vector counts as lying in it.
-        guess: entries that may be positive, to begin with.
+        guess: the entries that start as positive.
         bounded: the problem is known to be bounded below, as every projection is.
 
     Returns:
@@ -87,7 +87,7 @@ def _solve(
     bounded: bool,
     forgiven: float | None = None,
 ) -> NonnegSolution:
-    """One attempt. The residual leaves out what the resolution ``forgiven`` (by default its own) does not tell."""
+    """One attempt. The residual ignores errors that the resolution ``forgiven`` (by default its own) cannot see."""
     noise = 4.0 * resolution * float(np.abs(q).max(initial=0.0))
     m = len(q)
     active, a, refused = _Active(H, resolution), np.zeros(m), np.zeros(m, dtype=bool)
@@ -104,7 +104,7 @@ def _solve(
         if not waiting[entering] < -_ROUNDING * (1.0 + float(a.max())):
             break
         if not active.append(entering, a):
-            # Slopes inherit the rounding of the multipliers, which the distances between active vectors magnify.
+            # Slopes inherit the rounding of the multipliers, which small distances between active vectors magnify.
             small = slope[entering] >= -max(noise, _EPS * float(a.max()) / resolution)
             exchanged[entering] += small
             if exchanged[entering] > _TIMES or not _exchange(active, entering, a, _FAR if small else math.inf):
@@ -120,7 +120,7 @@ def _solve(
             refused[:] = False
         else:
             refused[entering] = True
-    else:  # the last step moved a: the residual is that of the answer
+    else:  # the last step moved a: recompute the slope
         slope = H.dot(a) + q
     wrong = np.where(a > 0.0, np.abs(slope), np.maximum(-slope, 0.0))
     refused |= active.dropped > 0
@@ -133,9 +133,9 @@ def _solve(
 def smallest(
     H: Array, found: NonnegSolution, norms: Array, resolution: float, *, independent: bool = True
 ) -> NonnegSolution:
-    """The smallest of all solutions, given one: unlike that one, it does not depend on the order of the objectives.
+    """Return the smallest of all solutions, given one. It does not depend on the order of the objectives.
 
-    Solutions differ by null vectors of H on the face where slopes vanish. Long gradients come first, as they need
+    Solutions differ by null vectors of H on the face where slopes vanish. Long gradients come first, because they need
     small weights. Let N project onto the null vectors. The solutions are then ``x0 + N z`` with ``x0 = a - N a``, and
     the shortest non-negative one has z from the same kind of problem, ``min z'Nz/2 + x0'z, z >= 0``.
 
@@ -150,14 +150,14 @@ def smallest(
     rounding = max(FLOAT32_ROWS, 4.0 * resolution**2)  # of a slope, from cosines and float32 rows
     if independent:
         larger = np.maximum(a, slope)
-        if larger[larger.argmin()] > rounding:  # no slope vanishes but on the support: the solution is unique
+        if larger[larger.argmin()] > rounding:  # slopes vanish on the support only: the solution is unique
             return found
     face = ((a > 0.0) | (slope <= rounding)).nonzero()[0]
     if len(face) < 2 or is_regular(H.take(face, 0).take(face, 1), resolution):
         return found
     face, part = _longest(H, found, face, norms, resolution)
     values, vectors = np.linalg.eigh(H.take(face, 0).take(face, 1))
-    # Well below what angles that are resolved make of them, and above the rounding of the cosines.
+    # Well below the eigenvalues of resolved angles, and above the rounding of the cosines.
     null = vectors[:, values <= resolution**2 / (16.0 if resolution < 1e-5 else 4.0)]
     N = null @ null.T
     x0 = part - N @ part
@@ -169,7 +169,7 @@ def smallest(
 def _longest(
     H: Array, found: NonnegSolution, face: NDArray[np.intp], norms: Array, resolution: float
 ) -> tuple[NDArray[np.intp], Array]:
-    """The part of a face that is left if gradients go that are much shorter than others that replace them."""
+    """Remove gradients from a face that are much shorter than others that can replace them."""
     least = float(norms[face].max()) / _SHORTER
     while least > norms[face].min():
         kept = face[norms[face] >= least]
@@ -184,7 +184,7 @@ def _longest(
 
 
 class _Active:
-    """The active vectors, kept independent: their numbers, and a Cholesky factor of their inner products."""
+    """The active vectors, kept independent: their row numbers and a Cholesky factor of their inner products."""
 
     def __init__(self, H: Array, resolution: float) -> None:
         self._H, self._least = H, resolution**2
@@ -194,13 +194,13 @@ class _Active:
         self.dropped = np.zeros(len(H), dtype=int)
 
     def begin(self, rows: NDArray[np.intp]) -> None:
-        """Make as many of these vectors active as are independent, those first that are farthest from each other."""
+        """Activate a maximal independent subset of these vectors, the most distant ones first."""
         factor, order, rank = pivoted_cholesky(self._H.take(rows, 0).take(rows, 1), self._least)
         self._factor[:rank, :rank] = factor[:rank, :rank]
         self.rows = rows[order[:rank]].tolist()
 
     def _basis(self, k: int) -> tuple[Array, Array]:
-        """Vector k in the orthonormal basis that the factor stands for, and as a combination of the active vectors."""
+        """Vector k in the orthonormal basis of the factor, and as a combination of the active vectors."""
         R = self._upper
         along = solve_triangular(R, self._H[self.rows, k], transposed=True)
         return along, solve_triangular(R, along)
@@ -210,10 +210,10 @@ class _Active:
         return self._basis(k)[1]
 
     def append(self, k: int, a: Array) -> bool:
-        """Make vector k active, unless it lies in the span of those that are.
+        """Activate vector k and return True, unless it lies in the span of the active ones.
 
-        Two active vectors that are nearly opposite may come to lie in the span of each other and k. Then the one with
-        the smaller multiplier is dropped: what tells them apart is below the resolution.
+        Two nearly opposite active vectors may lie in the span of each other and k. Then the one with the smaller
+        multiplier is dropped: their difference is below the resolution.
         """
         while True:
             along, combination = self._basis(k)
@@ -222,7 +222,7 @@ class _Active:
             left = float(self._H[k, k] - along.dot(along))
             if not left >= max(self._least, _LEFT * float(squares.max(initial=0.0))):
                 return False
-            # Active vectors lie in that span if they are ten times closer, as others in turn make them closer.
+            # Active vectors count as lying in that span only if ten times closer: later ones bring them closer still.
             near = left < 0.01 * self._least * squares
             if not near.any():
                 break
@@ -235,7 +235,7 @@ class _Active:
         return True
 
     def is_out(self, slope: Array, noise: float) -> NDArray[np.bool_]:
-        """Vectors that were dropped and stay out: those whose slopes are noise, and those dropped time and again."""
+        """Return True for dropped vectors that stay out: their slope is noise, or they were dropped too often."""
         return (self.dropped > 0) & ((slope >= -noise) | (self.dropped > _TIMES))
 
     def has_dropped(self, a: Array) -> bool:
@@ -243,13 +243,13 @@ class _Active:
         return int(np.count_nonzero(a)) > int(np.count_nonzero(a[self.rows]))
 
     def remove(self, gone: NDArray[np.bool_]) -> None:
-        """Make some of the active vectors inactive."""
+        """Deactivate some of the active vectors."""
         self.rows = [k for k, leaves in zip(self.rows, gone, strict=True) if not leaves]
         p = len(self.rows)
         self._factor[:p, :p] = np.linalg.cholesky(self._H[np.ix_(self.rows, self.rows)])
 
     def minimiser(self, q: Array) -> Array:
-        """The minimiser over the active entries without regard to signs."""
+        """The minimiser over the active entries, of any sign."""
         R = self._upper
         return solve_triangular(R, solve_triangular(R, -q[self.rows], transposed=True))
 
@@ -260,7 +260,7 @@ class _Active:
 
 
 def _settle(active: _Active, q: Array, a: Array) -> None:
-    """Set ``a``, which is zero, to a minimiser over some of the active entries that is positive on all of them."""
+    """Set ``a``, which is zero, to a minimiser over a subset of the active entries, positive on all of them."""
     while active.rows:
         goal = active.minimiser(q)
         if goal.min() > 0.0:
@@ -270,7 +270,7 @@ def _settle(active: _Active, q: Array, a: Array) -> None:
 
 
 def _walk(active: _Active, q: Array, a: Array) -> bool:
-    """Move ``a`` to the minimiser over the active entries, those that reach zero leaving; True if it moved."""
+    """Move ``a`` to the minimiser over the active entries; entries that reach zero leave. Return True if it moved."""
     moved = False
     while active.rows:
         rows, goal = active.rows, active.minimiser(q)
@@ -286,16 +286,16 @@ def _walk(active: _Active, q: Array, a: Array) -> bool:
         now += step * (goal - now)
         a[rows] = np.where(gone, 0.0, now)
         active.remove(gone)
-        if not moved:  # the entry that has just come leaves at once: its slope was rounding
+        if not moved:  # the entry that has just entered leaves at once: its slope was rounding
             return False
     return moved
 
 
 def _exchange(active: _Active, entering: int, a: Array, reach: float) -> bool:
-    """Let a vector replace active ones of which it is a combination, moving ``a`` along the null vector.
+    """Let a vector replace active ones of which it is a combination, by moving ``a`` along the null vector.
 
-    The combination ``J.T a`` stays the same, the linear term falls. Returns False if nothing stops the fall, or only a
-    multiplier that is ``reach`` times larger than those there are.
+    The combination ``J.T a`` stays the same and the linear term decreases. Returns False if nothing stops the decrease,
+    or if a multiplier would become ``reach`` times larger than the present ones.
     """
     while not active.append(entering, a):
         combination = active.combination(entering)

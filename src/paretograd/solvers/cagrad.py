@@ -16,10 +16,10 @@ from paretograd.solvers.lapack import solve_spd
 from paretograd.solvers.min_norm import min_norm_point
 from paretograd.solvers.nonneg_qp import largest, solve_nonneg_qp
 
-#: Norms further apart than this hide from a combination of least length that longer gradients cancel.
+#: If norms differ by more than this factor, the min-norm point may hide that longer gradients cancel.
 _SPREAD = 1e3
 
-#: How often a bracket is halved before its ends may be decades apart.
+#: How often a bracket is halved before it is split by decades.
 _MISSES = 4
 
 
@@ -27,12 +27,12 @@ def conflict_averse_point(unit: UnitGramian, u: Array, c: float, *, least: bool 
     """Maximise ``min_k <d, g_k>`` over ``|d - g0| <= c |g0|`` with ``g0 = J.T u``; d = J.T weights.
 
     For a level t, the point of ``{d : J d >= t}`` nearest to g0 is ``g0 + J.T a`` with ``a >= 0`` from the same
-    quadratic program as a projection onto the dual cone. Its distance from g0 grows with t, and where the
-    support of a stays the same its square is a quadratic in t: so the largest level within the ball is found
-    by solving that quadratic, a few times, exactly.
+    quadratic program as a projection onto the dual cone. Its distance from g0 grows with t. As long as the support of a
+    stays the same, the squared distance is a quadratic in t. Solving this quadratic exactly a few times gives the
+    largest level within the ball.
 
-    At a Pareto stationary point no level above 0 exists; if level 0 lies within the ball, its nearest point,
-    the projection of g0 onto the dual cone, is the answer.
+    At a Pareto stationary point no level above 0 exists. If level 0 lies within the ball, the answer is its nearest
+    point, the projection of g0 onto the dual cone.
     """
     if c == 0.0 or not len(unit.norms):
         return Point(u, 0.0, 0)
@@ -71,7 +71,7 @@ def _length(unit: UnitGramian, point: Point) -> tuple[float, float]:
 
 
 def _cancels(unit: UnitGramian) -> bool:
-    """Return True if some of the unit gradients cancel, which a much shorter gradient hides from the min-norm point."""
+    """Return True if some unit gradients cancel, which the min-norm point does not show if another is much shorter."""
     alike = unit._replace(norms=np.ones_like(unit.norms))
     shortest, size = _length(alike, min_norm_point(alike))
     return shortest <= unit.resolution * size
@@ -80,7 +80,7 @@ def _cancels(unit: UnitGramian) -> bool:
 def _best_level(
     C: Array, base: Array, tilt: Array, radius: float, low: float, high: float, resolution: float
 ) -> tuple[NonnegSolution, int]:
-    """The solution at the largest level t in [low, high] whose distance is at most the radius."""
+    """Return the solution at the largest level t in [low, high] whose distance is at most the radius."""
     level, steps, misses, free = 0.5 * (low + high), 0, 0, None
     best: NonnegSolution | None = None
     best_error = np.inf
@@ -90,7 +90,7 @@ def _best_level(
         steps += solution.steps
         a = solution.a
         free = a > 0.0
-        # |J.T a|^2 = a'Ca = -a'q, as a and the slopes complement; a level that cannot be reached is infinitely far.
+        # |J.T a|^2 = a'Ca = -a'q by complementarity. An unreachable level is infinitely far.
         distance = math.sqrt(max(-float(a @ q), 0.0)) if math.isfinite(solution.residual) else math.inf
         error = abs(distance - radius) / radius
         if error < best_error:
@@ -114,7 +114,7 @@ def _best_level(
 
 
 def _between(low: float, high: float) -> float:
-    """The middle of a bracket: of its decades, if its ends are many apart."""
+    """The middle of a bracket, on a logarithmic scale if its ends are decades apart."""
     small, large = sorted((abs(low), abs(high)))
     if low < 0.0 < high or large <= 100.0 * small:
         return 0.5 * (low + high)
@@ -125,7 +125,7 @@ def _between(low: float, high: float) -> float:
 def _quadratic_step(
     C: Array, tilt: Array, a: Array, free: NDArray[np.bool_], distance: float, radius: float
 ) -> float | None:
-    """How far to move the level so that the distance becomes the radius, the support staying the same."""
+    """Return the change of the level that makes the distance equal the radius, if the support stays the same."""
     rows = free.nonzero()[0]
     if not len(rows):
         return None

@@ -1,10 +1,10 @@
 """The point of least norm in the hull of the gradients, over weights in a chi-square ball around the uniform ones.
 
-``min |J.T w|`` over ``{w in the simplex, m |w|^2 - 1 <= radius}``. Where MGDA's point is outside the ball, the answer
+Minimise ``|J.T w|`` over ``{w in the simplex, m |w|^2 - 1 <= radius}``. If MGDA's point is outside the ball, the answer
 is ``w(mu) = argmin w'(G + mu I)w`` over the simplex for the mu > 0 that puts it on the boundary. ``G + mu I`` is a
-Gramian too, so each w(mu) is a min-norm point, found exactly; ``|w(mu)|`` falls with mu. On a support of k entries,
-with v the distance of w from the uniform weights there, ``1 / |v(mu)|`` is concave and nearly linear in mu (the
-secular equation of trust-region methods): Newton's method on it takes a handful of steps.
+Gramian too, so each w(mu) is a min-norm point, found exactly. ``|w(mu)|`` decreases with mu. On a support of k entries,
+let v be the distance of w from the uniform weights. Then ``1 / |v(mu)|`` is concave and nearly linear in mu (the
+secular equation of trust-region methods), and Newton's method takes a handful of steps.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from paretograd.solvers.lapack import solve_spd
 from paretograd.solvers.min_norm import is_stationary, min_norm_point
 from paretograd.solvers.nonneg_qp import relative_residual, solve_on_hull
 
-#: A small mu, in the problem's units. Where the point is inside the ball even there, it mostly is a shortest one:
-#: gradients are dependent, and mu -> 0 picks the most uniform of its weights.
+#: A small mu, in the problem's units. If the point is inside the ball even there, it is usually a shortest one:
+#: gradients are dependent, and mu -> 0 picks the most uniform weights.
 _SMALL = 1e-10
-#: The least mu: what a Gramian resolves.
+#: The least mu that a Gramian resolves.
 _LEAST = 1e-15
-#: Gradients longer than this, in the problem's units, have next to no weight: they do not enter the first guess.
+#: Gradients longer than this, in the problem's units, have almost no weight and do not enter the first guess.
 _LONG = 100.0
 #: Rounding of a cosine.
 _ROUNDING = 4e-16
-#: Distances from the uniform weights below this are rounding: the answer is the mean.
+#: A distance from the uniform weights below this is rounding: the answer is the mean.
 _NOTHING = 1e-15
 
 
@@ -60,7 +60,7 @@ def chi_square_min_norm_point(unit: UnitGramian, radius: float) -> Point:
 
     Args:
         unit: the Gramian.
-        radius: not negative; 0 is the mean, m - 1 and more is MGDA.
+        radius: at least 0; 0 is the mean, m - 1 and more is MGDA.
     """
     m = unit.m
     plain = min_norm_point(unit) if len(unit.norms) else Point(np.full(m, 1.0 / m), 0.0, 0, stationary=True)
@@ -82,7 +82,7 @@ def _rounding(radius: float) -> float:
 
 
 def _on_boundary(unit: UnitGramian, radius: float, plain: Point) -> tuple[Array, float, int]:
-    """Weights, residual and steps where those of MGDA's point, ``plain``, are outside the ball."""
+    """Return weights, residual and steps if the weights of MGDA's point, ``plain``, are outside the ball."""
     m, reach = unit.m, math.sqrt(radius / unit.m)
     best = np.full(m, 1.0 / m)
     if reach <= _NOTHING:
@@ -123,19 +123,19 @@ def _on_boundary(unit: UnitGramian, radius: float, plain: Point) -> tuple[Array,
             break
         candidate = _newton(rows, mu, w, free, goal)
         if not bracket.low < candidate < bracket.high:
-            # Below the first two guesses there may be no root at all.
+            # There may be no root below the first two guesses.
             candidate = 1e-3 * mu if bracket.low == 0.0 and misses else bracket.inside(goal, misses)
             misses += 1
         mu = max(candidate, _SMALL if mu > _SMALL else _LEAST)
     if not settled and bracket.low > 0.0 and bracket.high < math.inf:
-        # w(mu) jumps by the rounding of mu: the answer is between the two ends of the jump.
+        # w(mu) jumps within the rounding of mu: the answer lies between the two ends of the jump.
         best = _between(inside, outside, goal)
         residual = _residual(rows, bracket.high, best, rows.shifted(bracket.high)[0])
     return best, residual, steps
 
 
 def _between(inside: Array, outside: Array, radius: float) -> Array:
-    """The point of the segment between two weights that is on the boundary of the ball."""
+    """The point of the segment between two weights on the boundary of the ball."""
     move = outside - inside
     a, b = float(move.dot(move)), float(inside.dot(move))
     c = float(inside.dot(inside)) - (1.0 + radius) / len(move)
@@ -150,15 +150,15 @@ def _residual(rows: _Rows, mu: float, w: Array, lengths: Array) -> float:
     slope = rows.norms * rows.C.dot(share) + mu * w
     force = w.dot(slope) - slope
     wrong = np.where(w > 0.0, np.abs(force), force) / (rows.norms + lengths)
-    np.minimum(wrong, np.where(force < 0.0, share, np.inf), out=wrong)  # no weight falls below zero
+    np.minimum(wrong, np.where(force < 0.0, share, np.inf), out=wrong)  # weights stay non-negative
     return max(float(wrong.max()), 0.0) / float(np.add.reduce(share) or 1.0)
 
 
 def _share(mu: float, norms: Array, w: Array) -> float:
-    """How much an error of ``|w|^2`` counts: as mu times it does among the terms of ``|J.T w|^2``.
+    """Weight of an error of ``|w|^2`` in the residual: the share of ``mu |w|^2`` next to the terms of ``|J.T w|^2``.
 
-    Where gradients almost cancel, mu is small, ``|w|^2`` is rounding times a large number, and the direction is
-    not. Feasibility counts a millionth in any case.
+    If gradients almost cancel, mu is small. Rounding is then magnified in ``|w|^2``, but not in the direction. The
+    weight is at least a millionth.
     """
     price, terms = mu * float(w.dot(w)), float(norms.dot(w)) ** 2
     return max(1e-6, price / (price + terms))
@@ -179,7 +179,7 @@ class _Bracket(NamedTuple):
         return self._replace(high=mu, high_value=value)
 
     def inside(self, radius: float, misses: int) -> float:
-        """A guess without derivatives: where the chord meets the radius, and every other time the middle decade."""
+        """A guess without derivatives: where the chord meets the radius, or every other time the geometric mean."""
         if self.high == math.inf:
             return 1e4 * self.low
         if self.high > 100.0 * self.low > 0.0 or (misses % 2 and self.low > 0.0):
@@ -190,9 +190,9 @@ class _Bracket(NamedTuple):
 
 
 def _shortest(rows: _Rows, mu: float, w: Array, free: NDArray[np.bool_], goal: float) -> tuple[Array, float]:
-    """The shortest point near w(mu) on its support, and its residual: mu is taken back out (iterated Tikhonov).
+    """Return the shortest point near w(mu) on its support, and its residual, by removing mu (iterated Tikhonov).
 
-    It ends where that leaves the ball of radius ``goal``.
+    The iteration stops if it leaves the ball of radius ``goal``.
     """
     rows, part = rows.only(free), w[free]
     lengths, H = rows.shifted(mu)
@@ -217,10 +217,10 @@ def _shortest(rows: _Rows, mu: float, w: Array, free: NDArray[np.bool_], goal: f
 
 
 def _all_rows(unit: UnitGramian, radius: float) -> _Rows:
-    """The rows in units of a sum of their lengths that no weights in the ball get far below.
+    """The rows, in units of the least weighted sum of lengths that weights in the ball can have, up to a factor.
 
-    With ``k - 1 < m / (1 + radius) <= k``, every sum has k terms at least. It is least, up to a factor, where the
-    k - 1 shortest gradients have equal weights and the next one has the rest.
+    With ``k - 1 < m / (1 + radius) <= k``, every sum has at least k terms. Up to a factor, it is least if the k - 1
+    shortest gradients have equal weights and the next one has the rest.
     """
     m, norms = unit.m, unit.expand(unit.norms)
     ordered = np.sort(norms)
@@ -242,8 +242,8 @@ def _regularised(rows: _Rows, mu: float, free: NDArray[np.bool_]) -> tuple[Array
     """The min-norm point of ``G + mu I``, as in `min_norm_point`, from a guess of its support."""
     lengths, H = rows.shifted(mu)
     a = lengths[lengths.argmin()] / lengths
-    # Long gradients that cancel but for rounding look free of charge, as mu is less than rounding next to their
-    # squares: rounding stands in for it.
+    # Long gradients that cancel up to rounding would cost nothing, because mu is below the rounding of their squares.
+    # So the rounding replaces mu.
     solution = solve_on_hull(H, a, free, noise=_ROUNDING)
     w = solution.a * a
     w /= np.add.reduce(w)
@@ -251,7 +251,7 @@ def _regularised(rows: _Rows, mu: float, free: NDArray[np.bool_]) -> tuple[Array
 
 
 def _newton(rows: _Rows, mu: float, w: Array, free: NDArray[np.bool_], radius: float) -> float:
-    """The mu that puts w(mu) on the boundary if its support stays the same; NaN where there is none."""
+    """Return the mu that puts w(mu) on the boundary if its support stays the same; NaN if there is none."""
     rows, part, m = rows.only(free), w[free], len(w)
     k = len(part)
     wanted = (1.0 + radius) / m - 1.0 / k if k < m else radius / m

@@ -18,13 +18,13 @@ from paretograd.solvers.support import solve_shared_qps
 def project_dual_cone(unit: UnitGramian, u: Array, *, least: bool = False) -> Point:
     """Project ``J.T u`` onto the dual cone: ``min v'Gv  subject to  v >= u`` (prop. PS_proj).
 
-    With v = u + a this is ``min a'Ga/2 + (Gu)'a, a >= 0``. Row norms only rescale u and a: the unit
-    gradients' cosines are all that the solver sees, so that rows of very different norms lose no digits.
+    With v = u + a this is ``min a'Ga/2 + (Gu)'a, a >= 0``. Row norms only rescale u and a. The solver sees only the
+    cosines, so that rows of very different norms lose no digits.
 
     Args:
         unit: the Gramian.
         u: weights, shape ``(m,)``.
-        least: ask for the smallest weights where they are not unique.
+        least: return the smallest weights if they are not unique.
     """
     C, norms = unit.C, unit.norms
     scaled = unit.restrict(u) * norms
@@ -58,7 +58,7 @@ def project_and_average(unit: UnitGramian, u: Array, *, least: bool = False) -> 
     added, residual, steps, growth = _additions(unit, least)
     if not steps:
         return Point(u, 0.0, 0)
-    # Gradient k is u_k |g_k| times its unit vector, and so is what its projection adds.
+    # The weighted gradient k is u_k |g_k| times its unit vector, so this factor also scales what its projection adds.
     extra = np.dot(unit.restrict(u) * unit.norms, added)
     extra /= unit.norms
     return Point(u + unit.expand(extra), residual, steps, growth)

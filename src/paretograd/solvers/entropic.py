@@ -1,13 +1,13 @@
 """The dual of the entropic risk: ``min tau KL(w || uniform) + |J.T w|^2 / 2`` over the simplex.
 
-``KL = sum_k w_k log(m w_k)``. At the optimum ``tau log w_k + (G w)_k`` is the same for every k. Newton's method on
-the logarithms of w solves it, one Cholesky factorisation a step, and three things make it work at any temperature:
+``KL = sum_k w_k log(m w_k)``. At the optimum ``tau log w_k + (G w)_k`` is the same for every k. Newton's method on the
+logarithms of w solves this, with one Cholesky factorisation per step. Three measures make it work at any temperature:
 
 1. The system is scaled by the weights on both sides, ``D^1/2 G D^1/2 + tau I`` with D = diag(w): a weight of 1e-200
    keeps its digits.
-2. The step is taken in w, ``w <- w (1 + xi)``, wherever that keeps w well above zero, and in log w otherwise. It is
-   linear where G is singular: along vectors that change weights but no slope, rounding then stays without effect.
-3. Where tau is rounding compared with the slopes, rounding stands in for it in the matrix (never in the equation).
+2. The step is taken in w, ``w <- w (1 + xi)``, if that keeps w well above zero, and in log w otherwise. Steps in w are
+   linear: if G is singular, rounding along vectors that change weights but no slope has no effect.
+3. If tau is below the rounding of the slopes, the rounding replaces it in the matrix (never in the equation).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from paretograd.solution import Point
 from paretograd.solvers.lapack import spd_solver
 from paretograd.solvers.min_norm import min_norm_point
 
-#: Logarithms are kept above this: exp(-690) is near the smallest positive float64, a weight of zero in effect.
+#: Lower bound on logarithms: exp(-690) is near the smallest positive float64, effectively a weight of zero.
 _FLOOR = -690.0
-#: A weight below exp(-30) counts for nothing in the others' equations: it may grow that far at once.
+#: A weight below exp(-30) has no effect on the other equations: it may grow that far in one step.
 _IDLE = -30.0
-#: The least factor by which a step in w shrinks a weight; where it should fall further, log w takes the step.
+#: The least factor by which a step in w shrinks a weight; a larger decrease is a step in log w.
 _SHRINK = 2e-3
-#: Rounding of a slope, relative to the terms it sums, with some room.
+#: Rounding of a slope, relative to its terms, with a margin.
 _ROUNDING = 1e-14
-#: Below this temperature, in units of the smallest squared norm, the min-norm point is the better start.
+#: Below this temperature, in units of the smallest squared norm, the min-norm point is a better start.
 _COLD = 1e-5
-#: Residuals below this cannot be told from rounding.
+#: Residuals below this are rounding.
 _GOAL = 4e-16
 
 
 class _Problem(NamedTuple):
-    """The problem in units of the largest norm; all zero gradients are one row, the last one."""
+    """The problem in units of the largest norm. The last row stands for all zero gradients."""
 
     G: Array
     norms: Array
@@ -49,7 +49,7 @@ class _Problem(NamedTuple):
 def entropic_point(unit: UnitGramian, temperature: float) -> Point:
     """Minimise ``temperature * KL(w || uniform) + |J.T w|^2 / 2`` over the simplex.
 
-    Zero gradients take part: their slope is zero.
+    Zero gradients take part, with a slope of zero.
 
     Args:
         unit: the Gramian.
@@ -89,7 +89,7 @@ def _problem(unit: UnitGramian, temperature: float) -> _Problem:
 
 
 def _min_norm_start(unit: UnitGramian, problem: _Problem) -> Array:
-    """MGDA's weights; outside its support, what the slopes there ask for."""
+    """Logarithms of MGDA's weights; outside its support, those that the slopes there ask for."""
     if unit.has_zero_row:
         return problem.log_prior
     w = min_norm_point(unit).weights
@@ -117,7 +117,7 @@ def _newton(problem: _Problem, start: Array) -> tuple[Array, float, int]:
         stalled = 0 if residual < 0.5 * least else stalled + 1
         if residual < least:
             best, least = w, residual
-        # At rounding, two steps without progress are the end; before it, the error may rise on the way.
+        # At the level of rounding, stop after two steps without progress. Before that, the error may rise for a while.
         if least < _GOAL or stalled > (1 if least < 1e-13 else 40):
             break
         root = np.sqrt(w)
@@ -133,7 +133,7 @@ def _newton(problem: _Problem, start: Array) -> tuple[Array, float, int]:
         np.multiply(right[1], force, out=right[0])
         shift = 4e-16 * len(w)
         x, info = solve(A.T, right.T, 1)[1:]
-        while info != 0 and shift < 1.0:  # positive definite but for rounding: shift the unit diagonal by just that
+        while info != 0 and shift < 1.0:  # indefinite by rounding: shift the unit diagonal by as much
             flat[diagonal] += shift
             shift *= 4.0
             x, info = solve(A.T, right.T, 1)[1:]
@@ -145,7 +145,7 @@ def _newton(problem: _Problem, start: Array) -> tuple[Array, float, int]:
 
 
 def _normalised(z: Array) -> tuple[Array, Array]:
-    """Logarithms shifted so that their exponentials sum to one, and these."""
+    """Shift logarithms so that their exponentials sum to one; return both."""
     z = np.maximum(z - z[z.argmax()], _FLOOR)
     w = np.exp(z)
     total = float(np.add.reduce(w))
@@ -157,7 +157,7 @@ def _change(z: Array, xi: Array) -> Array:
     """The change of log w for Newton's relative change xi of w.
 
     The equation is concave in w and convex in log w: steps in w never overshoot upwards, steps in log w never
-    downwards. What counts for nothing takes its equation at its word, as far as it still counts for nothing.
+    downwards. A negligible weight takes the full step, up to where it stops being negligible.
     """
     change = np.log(np.maximum(1.0 + xi, _SHRINK))
     np.minimum(change, xi, out=change)
@@ -168,11 +168,11 @@ def _change(z: Array, xi: Array) -> Array:
 
 
 def _residual(w: Array, norms: Array, force: Array, barrier: Array, length: float) -> float:
-    """How far the direction is off, row by row.
+    """Largest error of the direction due to one row.
 
-    A row that is pulled by ``force`` changes its weight until the entropy stops it, which multiplies the weight by
-    ``exp(force / barrier)``, or its own curvature ``norms^2`` does: the first of the two counts. The weight comes
-    from the others, so that the direction, of the given length, moves by as much as the row is away from it.
+    A row under ``force`` changes its weight until the entropy stops it, which multiplies the weight by
+    ``exp(force / barrier)``, or until its own curvature ``norms^2`` does. The smaller change counts. The weight is
+    taken from other rows, so the direction, of the given length, moves by up to the distance of the row from it.
     """
     change = np.expm1(np.minimum(force / barrier, -_FLOOR))
     change *= w
