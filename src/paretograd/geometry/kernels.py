@@ -1,6 +1,6 @@
-"""Triton kernels for a few long rows on a GPU, where torch's matrix product reads them at a fifth of the bandwidth.
+"""Triton kernels for a few long rows on a GPU, which torch's matrix product reads at a fifth of the bandwidth.
 
-All read the Jacobian once. Triton comes with torch's CUDA builds; without it, callers use torch's own products.
+Each kernel reads the Jacobian once. Triton comes with torch's CUDA builds; without it, callers use torch's products.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Most rows that a kernel takes; up to how many it keeps all products in registers.
+#: Most rows that a kernel takes, and most rows for which it keeps all products in registers.
 MOST_ROWS = 32
 _MOST_PAIRED = 12
 
@@ -20,12 +20,12 @@ _FEWEST_COLUMNS = 1 << 16
 
 
 def available() -> bool:
-    """Whether Triton kernels can be compiled and run here."""
+    """Return True if Triton kernels can be compiled and run here."""
     return torch.cuda.is_available() and _kernels() is not None
 
 
 def serves(J: Tensor) -> bool:
-    """Whether the kernels take this Jacobian: float32 on CUDA, few long rows, contiguous."""
+    """Return True if the kernels take this Jacobian: float32 on CUDA, few long rows, contiguous."""
     return (
         J.is_cuda
         and J.dtype is torch.float32
@@ -38,7 +38,7 @@ def serves(J: Tensor) -> bool:
 
 
 def serves_exactly(J: Tensor) -> bool:
-    """Whether `gramian` can multiply in float64."""
+    """Return True if `gramian` can multiply this Jacobian in float64."""
     return J.shape[0] <= _MOST_PAIRED and serves(J)
 
 
@@ -47,8 +47,8 @@ def gramian(J: Tensor, *, exact: bool) -> Tensor:
 
     Args:
         J: a Jacobian that the kernels serve.
-        exact: multiply and sum in float64; otherwise in float32, with partial sums of a few thousand products that are
-            added up in float64, which takes two thirds of the time for ten rows.
+        exact: multiply and sum in float64. Otherwise multiply in float32 and add partial sums of a few thousand
+            products in float64, which takes two thirds of the time for ten rows.
     """
     found = _kernels()
     m, n = J.shape
@@ -76,12 +76,12 @@ def combine(weights: Tensor, J: Tensor) -> Tensor:
 
 @cache
 def _kernels() -> Any:
-    """The module of kernels; None where Triton is missing, too old, or has no compiler to work with."""
+    """The module of kernels; None if Triton is missing, too old, or has no compiler."""
     try:
         from paretograd.geometry import triton_kernels
 
         J, parts = torch.ones(2, 256, device="cuda"), torch.empty(1, 2, 2, dtype=torch.float64, device="cuda")
         triton_kernels.pairs[(1,)](J, parts, 256, 256, 2, 256, False, num_warps=4)
-    except Exception:  # noqa: BLE001  (whatever it is, torch's own products serve)
+    except Exception:  # noqa: BLE001  (torch's own products work in any case)
         return None
     return triton_kernels

@@ -1,4 +1,4 @@
-"""The kernels themselves, in Triton's subset of Python: imported only where there is a Triton."""
+"""The kernels in Triton's subset of Python, imported only if Triton is installed."""
 
 # mypy: ignore-errors
 # ruff: noqa: RUF005

@@ -1,6 +1,6 @@
 """Small dense linear algebra with the least overhead: LAPACK through scipy, imported at the first solve.
 
-Importing ``scipy.linalg`` takes a quarter of a second, which a user who only imports the package should not pay.
+Importing ``scipy.linalg`` takes a quarter of a second. A user who only imports the package should not pay for it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from paretograd.geometry.gramian import Array
 
-#: A Cholesky pivot is a squared distance between a unit gradient and the span of those before it. Below
-#: this square it is mostly rounding (1e-16 times the growth over m steps): the matrix counts as singular.
+#: The square of a Cholesky pivot is the squared distance of a unit gradient from the span of those before it. Below
+#: this it is mostly rounding (1e-16 times the growth over m steps): the matrix counts as singular.
 SINGULAR = 1e-11
 
-#: A row may be chosen next if its squared distance is this part of the largest: no simple ratio, so that no tie of rows
-#: with simple entries is decided by rounding.
+#: A row may be chosen next if its squared distance is at least this fraction of the largest. The number is no simple
+#: ratio, so that rounding decides no tie between rows with simple entries.
 _FAR = 0.37
 
 
@@ -46,7 +46,7 @@ def solve_spd(A: Array, b: Array, singular: float = SINGULAR) -> Array | None:
 
     A counts as singular if the square of a pivot is below ``singular``.
     """
-    # A.T is what LAPACK calls column-major: no copy is made, and A, a temporary of the caller, is overwritten.
+    # A.T is column-major, so LAPACK makes no copy and overwrites A, a temporary of the caller.
     factor, x, info = _lapack().dposv(A.T, b, 1, 1)
     pivots = factor.diagonal()
     if info != 0 or pivots[pivots.argmin()] ** 2 < singular:
@@ -81,7 +81,7 @@ def pivoted_cholesky(A: Array, least: float) -> tuple[Array, NDArray[np.intp], i
 
 
 def spd_solver() -> Any:
-    """LAPACK's own ``dposv(a, b, lower, overwrite_a, overwrite_b)``, for loops where every microsecond counts."""
+    """LAPACK's ``dposv(a, b, lower, overwrite_a, overwrite_b)``, for loops in which every microsecond counts."""
     return _lapack().dposv
 
 
@@ -95,17 +95,17 @@ def solve_scaled_spd(A: Array, b: Array) -> Array:
     for _ in range(20):
         if info == 0:
             break
-        S.ravel()[:: len(b) + 1] += shift  # positive definite but for rounding: shift the unit diagonal by just that
+        S.ravel()[:: len(b) + 1] += shift  # indefinite by rounding: shift the unit diagonal by as much
         _, y, info = _lapack().dposv(S, right, lower=1)
         shift *= 4.0
     return y * scale  # type: ignore[no-any-return]
 
 
 def spanning_rows(C: Array, rank: int) -> tuple[Array, Array]:
-    """Choose ``rank`` rows that span all m rows with Gramian C, by Cholesky with pivoting; early rows are preferred.
+    """Choose ``rank`` rows that span all m rows with Gramian C, by pivoted Cholesky that prefers early rows.
 
     Returns:
-        coefficients of shape ``(m, rank)`` that make all rows from the chosen ones, and the lower Cholesky factor of
+        coefficients of shape ``(m, rank)`` that express all rows by the chosen ones, and the lower Cholesky factor of
         the Gramian of the chosen ones.
     """
     left, factor = C.copy(), np.empty((len(C), rank))
@@ -128,7 +128,7 @@ def solve_factored(L: Array, b: Array) -> Array:
 
 
 def pivoted_qr(A: Array) -> tuple[Array, Array, NDArray[np.intp]]:
-    """``A[:, columns] = Q R`` by Householder's method with pivoting, Q with orthonormal columns."""
+    """Return Q with orthonormal columns, R and the columns with ``A[:, columns] = Q R``, by pivoted Householder QR."""
     from scipy.linalg import qr
 
     return qr(A, mode="economic", pivoting=True)  # type: ignore[no-any-return]

@@ -1,12 +1,12 @@
 """One quadratic program behind most of the rules: ``min a'Ha/2 + q'a  subject to  a >= 0``.
 
-H is positive semidefinite with a diagonal near one. Two methods, both checked by the same optimality conditions:
+H is positive semidefinite with a diagonal near one. There are two methods, checked by the same optimality conditions:
 
 1. block principal pivoting (Judice and Pires 1994): guess which entries are positive, solve for them by Cholesky,
-   exchange *all* entries of the wrong sign at once. A handful of factorisations at any m, where an active-set
-   method takes one for each entry; but it needs H to be regular on the supports it meets;
-2. an active-set method that reveals the rank, where H is singular, pivoting does not settle, or the answer is so
-   large that it may be noise.
+   exchange *all* entries of the wrong sign at once. It takes a handful of factorisations at any m, whereas an
+   active-set method takes one per entry. But it needs H to be regular on every support that it visits;
+2. an active-set method that reveals the rank, used if H is singular, if pivoting does not settle, or if the answer is
+   so large that it may be noise.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from paretograd.geometry.gramian import Array
 from paretograd.solvers.active_set import NonnegSolution, active_set
 from paretograd.solvers.lapack import SINGULAR, add_square, solve_spd
 
-#: Rounding allowed in a sign test, for values of order one: a few dozen units of float64.
+#: Rounding allowed in a sign test of values of order one: a few dozen units of float64.
 TOL = 4e-15
 
-#: Multipliers up to this keep the rounding of float32 rows, 1e-7, below 1e-5 in the direction that they combine.
+#: Multipliers up to this keep the effect of float32 rounding, 1e-7, on the direction below 1e-5.
 TRUSTED = 30.0
 
-#: A relative residual above this is no rounding: scipy's method got lost, as it does on matrices of small integers.
+#: A relative residual above this is more than rounding: scipy's method failed, as it can on matrices of small integers.
 _LOST = 1e-11
 
-#: Unit gradients that differ by less are alike for a point of a hull, whose weights stay small whatever they are.
+#: Unit gradients that differ by less count as equal for a point of a hull, whose weights are small in any case.
 _UNLIKE = 1e-7
 
-#: From this m on, a few products with H that guess the support cost less than the factorisations they save.
+#: From this m on, guessing the support with a few products with H costs less than the factorisations it saves.
 _GUESSED = 64
 
 
 def solve_nonneg_qp(
     H: Array, q: Array, resolution: float, *, free: NDArray[np.bool_] | None = None, bounded: bool = True
 ) -> NonnegSolution:
-    """Minimise ``a'Ha/2 + q'a`` over ``a >= 0``; where the problem is unbounded below, the residual is infinite.
+    """Minimise ``a'Ha/2 + q'a`` over ``a >= 0``. If the problem is unbounded below, the residual is infinite.
 
     Args:
         H: shape ``(m, m)``.
         q: shape ``(m,)``, a sum of terms of order one.
         resolution: of the matrix, see `UnitGramian`.
-        free: a guess of the positive entries, such as the last solve's.
+        free: a guess of the positive entries, such as those of the last solve.
         bounded: the problem is known to be bounded below.
     """
     found = _block_pivot(H, q, free, max(SINGULAR, resolution**2))
@@ -57,14 +57,14 @@ def solve_nonneg_qp(
 def solve_on_hull(C: Array, a: Array, free: NDArray[np.bool_] | None = None, noise: float = 0.0) -> NonnegSolution:
     """Minimise ``y'Cy + (a'y - 1)^2`` over ``y >= 0``: the point of least norm with ``a'y = 1``, up to its length.
 
-    Where C is singular, it is solved on a factor: entries of a below 1e-8 would be lost in ``C + aa'``, and they tell
-    which of the combinations that vanish is a short one.
+    If C is singular, the problem is solved on a factor of C. Entries of a below 1e-8 would be lost in ``C + aa'``, and
+    they decide which of the vanishing combinations is short.
 
     Args:
         C: cosines, shape ``(m, m)``.
         a: shape ``(m,)``, at most one.
         free: a guess of the positive entries.
-        noise: a square that is added to every vector's, for cosines that are known to no more.
+        noise: added to the diagonal of C if the cosines are not known more precisely.
     """
     H = add_square(C, a)
     found = _block_pivot(H, -a, free, SINGULAR)
@@ -83,8 +83,8 @@ def solve_on_hull(C: Array, a: Array, free: NDArray[np.bool_] | None = None, noi
 def nnls(A: Array, b: Array) -> Array:
     """The ``x >= 0`` that minimises ``|A x - b|``, for columns of A of norm about one.
 
-    scipy's Lawson-Hanson steps off an optimal face now and then where many optimality conditions hold with
-    equality: its answer is checked, and if need be asked for again with b rescaled, which breaks the ties.
+    scipy's Lawson-Hanson method sometimes leaves an optimal face if many optimality conditions hold with equality. So
+    its answer is checked, and if necessary computed again with b rescaled, which breaks the ties.
     """
     from scipy.optimize import nnls as lawson_hanson
 
@@ -92,7 +92,7 @@ def nnls(A: Array, b: Array) -> Array:
     for scale in (1.0, 1e3, 1e-3, 1e7):
         try:
             x = lawson_hanson(A, scale * b, maxiter=30 * A.shape[1])[0] / scale
-        except RuntimeError:  # too many iterations: the caller's residual will say so
+        except RuntimeError:  # too many iterations: the caller's residual shows it
             continue
         residual = largest(np.minimum(x, A.T @ (A @ x - b))) / (1.0 + largest(x))
         if residual < error:
@@ -103,7 +103,7 @@ def nnls(A: Array, b: Array) -> Array:
 
 
 def relative_residual(found: NonnegSolution) -> float:
-    """The residual relative to ``1 + |a|``, for an answer that counts up to its length only."""
+    """The residual relative to ``1 + |a|``, for an answer whose length does not matter."""
     return found.residual / (1.0 + largest(found.a))
 
 
@@ -111,7 +111,7 @@ def is_resolved(H: Array, inside: NDArray[np.bool_], resolution: float) -> bool:
     """Return True if every vector of a support is farther than the resolution from the span of the others."""
     rows = inside.nonzero()[0]
     try:
-        inverse = np.linalg.inv(H[np.ix_(rows, rows)])  # its diagonal holds the inverse squares of these distances
+        inverse = np.linalg.inv(H[np.ix_(rows, rows)])  # with the inverse squared distances on its diagonal
     except np.linalg.LinAlgError:
         return False
     squares = inverse.diagonal()
@@ -119,20 +119,20 @@ def is_resolved(H: Array, inside: NDArray[np.bool_], resolution: float) -> bool:
 
 
 def largest(values: Array) -> float:
-    """Largest magnitude (``argmax`` is a quicker way to it than ``max`` for small arrays)."""
+    """Largest magnitude (for small arrays, ``argmax`` is faster than ``max``)."""
     flat = np.abs(values).ravel()
     return float(flat[flat.argmax()])
 
 
 def factor(H: Array) -> Array:
-    """R with orthogonal rows and ``R'R = H``; eigenvalues that are rounding are dropped."""
+    """Return R with orthogonal rows and ``R'R = H``, without eigenvalues that are rounding."""
     values, vectors = np.linalg.eigh(H)
     keep = values > 1e-15 * len(values) * values[-1]
     return np.asarray((vectors[:, keep] * np.sqrt(values[keep])).T)
 
 
 def _block_pivot(H: Array, q: Array, free: NDArray[np.bool_] | None, singular: float) -> NonnegSolution | None:
-    """Block principal pivoting; None where a factorisation fails or the exchanges do not settle."""
+    """Block principal pivoting; None if a factorisation fails or the exchanges do not settle."""
     m = len(q)
     inside = free
     if inside is None:
@@ -157,7 +157,7 @@ def _block_pivot(H: Array, q: Array, free: NDArray[np.bool_] | None, singular: f
             fewest, patience = count, 4
         elif patience > 0:
             patience -= 1
-        else:  # exchange one entry only: slower, but finite for a positive definite H
+        else:  # exchange one entry only: slower, but it ends for a positive definite H
             last = wrong.nonzero()[0][-1]
             wrong = np.zeros(m, dtype=bool)
             wrong[last] = True
@@ -166,12 +166,12 @@ def _block_pivot(H: Array, q: Array, free: NDArray[np.bool_] | None, singular: f
 
 
 def _guess_support(H: Array, q: Array) -> NDArray[np.bool_]:
-    """Which entries are positive: two runs of a few conjugate-gradient steps, the second on the support of the first.
+    """Guess the positive entries by two runs of conjugate-gradient steps, the second on the support of the first.
 
-    A few steps do, as the cosines of gradients have few large eigenvalues and the others close together.
+    A few steps suffice, because cosines of gradients have few large eigenvalues and a cluster of others.
     """
     inside = q < 0.0
-    # The point and its slope move along (p, Hp): one array each, so that one call moves both.
+    # The point and its slope move along (p, Hp). Stacking them lets one call move both.
     state, move = np.zeros((2, len(q))), np.empty((2, len(q)))
     (a, slope), (p, Hp) = state, move
     for steps in (3, 4):

@@ -1,10 +1,10 @@
-"""The permutahedron of a spectrum, the convex hull of all its permutations: faces, projection, way to the boundary.
+"""The permutahedron of a spectrum, the convex hull of all its permutations: faces, projection, steps to the boundary.
 
-A point w is in it if its sum is that of the spectrum mu (non-increasing) and, for every j, the entries of w without
-the j largest sum to at least the same of mu. These *tails* say it without cancellation where mu ends in small numbers.
+Let mu be the spectrum, non-increasing. A point w lies in the permutahedron if its sum is that of mu and if, for every
+j, all but the j largest entries of w sum to at least the same of mu. These *tails* avoid cancellation if mu ends in
+small numbers.
 
-Blocks are small, often of a single entry, so that everything here works on lists: a call of numpy costs as much as a
-dozen steps of a loop.
+Blocks are small, often a single entry, so this file works on lists: a numpy call costs as much as a dozen loop steps.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Indices = NDArray[np.intp]
 
 #: Rounding allowed in a sum of weights, relative to its terms.
 _SLACK = 4e-15
-#: Stands for squares that underflow.
+#: Replaces squares that underflow.
 _LEAST = 1e-300
 
 
 class Face(NamedTuple):
-    """An ordered partition of the entries of w: those in a block share the block's part of the spectrum.
+    """An ordered partition of the entries of w. The entries of a block share one part of the spectrum.
 
     Attributes:
         blocks: the entries of every block, the block with the largest weights first.
-        parts: the part of the spectrum that belongs to each block. Where its numbers are equal, nothing in the block
-            can move: the block is *rigid*.
+        parts: the part of the spectrum of each block. If its numbers are equal, nothing in the block can move: the
+            block is *rigid*.
     """
 
     blocks: list[list[int]]
@@ -38,7 +38,7 @@ class Face(NamedTuple):
 
 
 def make_face(blocks: list[list[int]], mu: list[float]) -> Face:
-    """The face of an ordered partition; neighbouring rigid blocks with equal weights count as one."""
+    """The face of an ordered partition. Neighbouring rigid blocks with equal weights are merged."""
     joined: list[list[int]] = []
     parts: list[list[float]] = []
     begin = 0
@@ -55,7 +55,7 @@ def make_face(blocks: list[list[int]], mu: list[float]) -> Face:
 
 
 def join(face: Face, number: int, last: int, first: int, mu: list[float]) -> Face:
-    """Join a block with the next one; a rigid block only gives one entry, ``last`` here and ``first`` there."""
+    """Join a block with the next one. A rigid block gives one entry only: ``last`` here, ``first`` of the next."""
     one, two = face.blocks[number : number + 2]
     giving = [last] if is_rigid(face.parts[number]) else one
     taking = [first] if is_rigid(face.parts[number + 1]) else two
@@ -64,10 +64,10 @@ def join(face: Face, number: int, last: int, first: int, mu: list[float]) -> Fac
 
 
 def pairs(face: Face, a: list[float]) -> tuple[Indices, Indices]:
-    """The entries that can be moved at will, and for each the pivot that takes what it gives, for weights ``a * y``.
+    """The entries that can move freely, and the pivot that balances each of them, for weights ``a * y``.
 
-    The pivot of a block is the entry with the largest ``a``, the shortest gradient's: the block's sum keeps its value,
-    and no coefficient exceeds one.
+    The pivot keeps the sum of its block constant. It is the entry with the largest ``a``, of the shortest gradient, so
+    that no coefficient exceeds one.
     """
     rows: list[int] = []
     pivots: list[int] = []
@@ -80,12 +80,12 @@ def pairs(face: Face, a: list[float]) -> tuple[Indices, Indices]:
 
 
 def is_rigid(part: list[float]) -> bool:
-    """Whether a block with this part of the spectrum has but one point."""
+    """Return True if a block with this part of the spectrum has only one point."""
     return part[0] == part[-1]
 
 
 def contains(w: Array, tails: Array) -> bool:
-    """Whether w, of the right sum, is in the permutahedron but for rounding.
+    """Return True if w, of the right sum, is in the permutahedron up to rounding.
 
     Args:
         w: shape ``(m,)``.
@@ -95,11 +95,11 @@ def contains(w: Array, tails: Array) -> bool:
 
 
 def project(w: list[float], square: list[float], mu: list[float]) -> tuple[Array, Face]:
-    """The point v of the permutahedron with the least ``sum (v - w)^2 / square``, and the face that it lies in.
+    """Return the point v of the permutahedron with the least ``sum (v - w)^2 / square``, and its face.
 
-    The decomposition algorithm (Fujishige 1980, Groenevelt 1991): with nothing but a block's sum to keep, the nearest
-    point has a closed form; where it leaves the permutahedron, its most violated sum splits the block, and no split is
-    ever undone.
+    This is the decomposition algorithm (Fujishige 1980, Groenevelt 1991). If only the sum of a block is fixed, the
+    nearest point has a closed form. If that point leaves the permutahedron, its most violated sum splits the block. No
+    split is ever undone.
     """
     w = w.copy()
     done: list[list[int]] = []
@@ -122,7 +122,7 @@ def project(w: list[float], square: list[float], mu: list[float]) -> tuple[Array
 
 
 def _most_violated(ranked: list[tuple[float, int]], part: list[float]) -> int:
-    """Where the tail of decreasing values falls furthest below that of the spectrum; 0 where none does."""
+    """Return where the tail of decreasing values is furthest below that of the spectrum; 0 if no tail is."""
     tail = bound = size = least = 0.0
     where = 0
     for position in range(len(ranked) - 1, 0, -1):
@@ -131,14 +131,14 @@ def _most_violated(ranked: list[tuple[float, int]], part: list[float]) -> int:
         size += abs(value)
         bound += part[position]
         gap = tail - bound
-        # Entries far smaller than the others change no sum: of the sets that tie, the smallest is what is meant.
+        # Entries far smaller than the others change no sum. Among sets that tie, take the smallest.
         if gap < least * (1.0 + _SLACK) and gap < -_SLACK * (bound + size):
             least, where = gap, position
     return where
 
 
 def exact_sums(w: list[float], face: Face) -> Array:
-    """The weights, shape ``(m,)``, without the rounding in the sums of the blocks."""
+    """Return the weights, shape ``(m,)``, with the sums of the blocks corrected for rounding."""
     exact = w.copy()
     for rows, part in zip(*face, strict=True):
         if not is_rigid(part):
@@ -151,10 +151,10 @@ def exact_sums(w: list[float], face: Face) -> Array:
 
 
 def step_inside(w: list[float], move: list[float], face: Face, mu: list[float]) -> tuple[float, Face | None]:
-    """The largest step in [0, 1] from a point of a face along it, and the smaller face that stops it, if any.
+    """Return the largest step in [0, 1] along a face, and the smaller face that stops it, if any.
 
-    The least sum of so many weights is a concave, piecewise linear function of the step: Newton's method from the
-    right ends.
+    The least sum of a given number of weights is a concave, piecewise linear function of the step, so Newton's method
+    from the right ends after finitely many steps.
     """
     step, stop = 1.0, None
     for number, (rows, part) in enumerate(zip(*face, strict=True)):
@@ -182,7 +182,7 @@ def step_inside(w: list[float], move: list[float], face: Face, mu: list[float]) 
 def _first_hit(
     w: list[float], move: list[float], ranked: list[int], part: list[float], step: float
 ) -> tuple[float, int]:
-    """Of the tails that are too small after the step, the step at which the first was right, and where it begins."""
+    """Return the step at which the first tail reaches its bound, and the position of that tail."""
     start = change = size = bound = 0.0
     least, where = np.inf, 0
     for position in range(len(ranked) - 1, 0, -1):

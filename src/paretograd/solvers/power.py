@@ -1,16 +1,16 @@
 """The equation behind power means, Nash-MTL, FairGrad and PIVRG: ``(G w)_k = (omega_k / w_k) ** beta``.
 
-It is the optimality condition of a strictly convex function of w > 0 (for Nash-MTL, beta = 1 and omega = 1,
-of ``w'Gw/2 - sum log w``). We solve it as an interior-point method would, with the slopes as unknowns of their
-own. For unit gradients with cosines C, and kappa absorbing omega and the norms::
+It is the optimality condition of a strictly convex function of w > 0 (for Nash-MTL, beta = 1 and omega = 1, of
+``w'Gw/2 - sum log w``). We solve it as an interior-point method would, with the slopes as separate unknowns. For unit
+gradients with cosines C, and kappa absorbing omega and the norms::
 
     x = C w                            linear
-    beta log w + log x = log kappa     w and x positive, one large where the other is small
+    beta log w + log x = log kappa     w and x positive, one large if the other is small
 
-Newton's method on this pair takes one Cholesky factorisation a step and keeps w and x positive. From beta = 1,
-where five steps do at any scale, beta moves to its value by factors of four: so beta near 0 (almost MGDA, most
-weights vanish) and beta far above 1 (almost DualProj) are no harder. Where the logarithms of kappa are far apart, they
-come in by steps too.
+Newton's method on this pair takes one Cholesky factorisation per step and keeps w and x positive. It starts at
+beta = 1, where five steps suffice at any scale, and moves beta to its value by factors of four. So beta near 0 (almost
+MGDA, most weights vanish) and beta far above 1 (almost DualProj) are no harder. If the logarithms of kappa are far
+apart, they are introduced gradually too.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from paretograd.solution import Outcome, Status, outcome_of, status_of
 from paretograd.solvers.lapack import solve_scaled_spd
 from paretograd.solvers.min_norm import min_norm_point
 
-#: Logarithms are kept above this: exp(-340) is zero in effect, and its square, exp(-680), still a float64.
+#: Lower bound on logarithms: exp(-340) is effectively zero, and its square, exp(-680), is still a float64.
 _FLOOR = -340.0
 
-#: exp(-30) counts for nothing next to one.
+#: exp(-30) is negligible next to one.
 _IDLE = -30.0
 
-#: Nor does kappa below exp(-300), times beta for one above 1: w or x is zero in effect.
+#: So is kappa below exp(-300), or exp(-300 beta) if beta > 1: w or x is effectively zero.
 _RANGE = 300.0
 
-#: How much further apart the logarithms of kappa may be than those solved for last, in units of `_RANGE`.
+#: How much the range of log kappa may grow from one solve to the next, in units of `_RANGE`.
 _STRIDE = 0.4
 
-#: Slopes are raised to this, relative to their terms, which is above their rounding: none is negative by rounding.
+#: Slopes are raised to at least this, relative to their terms. It is above rounding, so that none is negative.
 _RAISED = 4e-15
 
-#: Cosines closer than this are equal to rounding: a few dozen units of float64.
+#: Cosines closer than this are equal up to rounding: a few dozen units of float64.
 _SAME = 4e-15
 
 
@@ -112,8 +112,8 @@ def _solve_equation(C: Array, norms: Array, beta: float, log_omega: Array) -> tu
     iterate = _Iterate(np.zeros(len(C)), np.zeros(len(C)))
     current, reached, steps, before = 1.0, 0.0, 0, iterate.z
     while True:
-        # With w = u / norms the equation reads C u = kappa u^(-beta). A common factor of u is divided out,
-        # so that w and x stay of order one. Each beta begins where the last one ended.
+        # With w = u / norms the equation reads C u = kappa u^(-beta). A common factor of u is divided out, so that w
+        # and x stay of order one. Each beta starts from the solution of the last one.
         log_kappa = each = current * log_omega + (current - 1.0) * log_norms
         if classes is not None:
             log_kappa = np.full(len(C), -np.inf)
@@ -150,7 +150,7 @@ def _solve_equation(C: Array, norms: Array, beta: float, log_omega: Array) -> tu
 
 
 def _follow(last: _Iterate, beta: float, target: Array, before: Array) -> _Iterate:
-    """Move what is almost zero to where a new equation wants it, if the other of the pair is not small at all."""
+    """Move each almost zero unknown to its value in the new equation, if the other of its pair is not small."""
     z, v = last.z, last.v
     if min(z[z.argmin()], v[v.argmin()]) >= _IDLE:
         return last
@@ -161,7 +161,7 @@ def _follow(last: _Iterate, beta: float, target: Array, before: Array) -> _Itera
 
 
 def _settle(C: Array, magnitude: Array, beta: float, target: Array, found: _Iterate) -> Array:
-    """The logarithms of the solution, without conflicts by rounding, and with those of weights that are zero."""
+    """Return the logarithms of the solution: raise slopes that are negative by rounding, fill in weights near zero."""
     z, v = found.z, found.v
     if z[z.argmin()] > _IDLE and v[v.argmin()] - z[z.argmax()] > _IDLE:
         return z  # the common case
@@ -185,11 +185,11 @@ def _settle(C: Array, magnitude: Array, beta: float, target: Array, found: _Iter
 
 
 def _equal_directions(C: Array) -> NDArray[np.intp] | None:
-    """For each gradient the first one of the same direction, to rounding; None where all directions differ.
+    """For each gradient, the first one of the same direction up to rounding; None if all directions differ.
 
-    Such gradients have the same slope x, so that ``w_k = (kappa_k / x) ** (1 / beta)`` splits their common weight
-    in a fixed ratio: one unknown, with ``kappa ** (1 / beta)`` summed, stands for all of them. Left apart, they make
-    C singular, and weights that are many decades smaller than a twin's sink into its rounding.
+    Such gradients have the same slope x, so ``w_k = (kappa_k / x) ** (1 / beta)`` splits their common weight in a fixed
+    ratio. One unknown, with ``kappa ** (1 / beta)`` summed, represents all of them. As separate unknowns they would
+    make C singular, and a weight many decades smaller than its twin's would be lost in rounding.
     """
     near = C > 1.0 - _SAME
     if np.count_nonzero(near) == len(C):
@@ -222,8 +222,8 @@ def _newton(
         A.ravel()[diagonal] += beta * wx
         xi = solve_scaled_spd(A, w * gap + wx * miss)
         eta = miss - beta * xi
-        # Growth is limited, and so is the shrinking of the steadier of the two unknowns; the other one may
-        # have to fall by hundreds of decades, and overshooting there does no harm.
+        # Limit growth, and the decrease of the steadier of the two unknowns. The other one may have to fall by
+        # hundreds of decades, and overshooting there does no harm.
         size = max(float(xi.max()), float(eta.max()), -float(eta.min() if beta <= 1.0 else xi.min()))
         scale = min(1.0, 2.0 / size) if size > 0.0 else 1.0
         xi, eta = scale * xi, scale * eta
@@ -238,25 +238,25 @@ def _newton(
             best, stalled = _Iterate(z, v, error), 0
         elif best.error < 1e-6 and scale == 1.0:
             stalled += 1
-        # At rounding, two steps without progress are the end; before it, the error may rise on the way.
+        # At the level of rounding, stop after two steps without progress. Before that, the error may rise for a while.
         if best.error < goal or stalled >= (2 if best.error < 1e-12 else 40):
             break
     return best, steps
 
 
 def _in_logarithms(change: Array) -> Array:
-    """The changes of the logarithms that change w itself by a small relative step.
+    """Convert small relative changes of w into changes of its logarithms.
 
-    Along vectors that change weights but no slope, as dependent gradients have them, rounding makes steps of 1e-4 and
-    more. They are without effect in w; in log w they would change the slopes by their squares.
+    Dependent gradients have vectors that change weights but no slope. Along them, rounding makes steps of 1e-4 and
+    more. In w these have no effect; in log w they would change the slopes by their squares.
     """
     return np.where(change > -0.1, np.log1p(np.maximum(change, -0.1)), change)
 
 
 def _fall(change: Array) -> Array:
-    """Let a value that falls a lot in relative terms fall further in its logarithm.
+    """Enlarge large relative decreases.
 
-    Newton's step for the logarithm of a value that is almost zero is -1: one step for each factor of e.
+    Newton's step for the logarithm of an almost zero value is -1, which takes one step for each factor of e.
     """
     return np.where(change < -0.7, np.minimum(change, np.log(np.maximum(1.0 + change, 0.005))), change)
 
@@ -267,7 +267,7 @@ def _error(C: Array, magnitude: Array, beta: float, target: Array, z: Array) -> 
     lack -= C.dot(w)
     errors = np.abs(lack)
     if z[z.argmin()] <= _FLOOR:
-        # A weight that is zero in effect asks for a slope of at least this; a larger one makes it smaller still.
+        # A weight that is effectively zero needs a slope of at least this; a larger slope makes it smaller still.
         errors = np.where(z <= _FLOOR, lack, errors)
     errors /= magnitude.dot(w)
     return float(errors[errors.argmax()])

@@ -1,12 +1,12 @@
 """The point of least norm in the hull of the gradients whose weights lie in the permutahedron of a spectrum.
 
-In terms of ``y = w / a``, the weights of the unit gradients, the objective ``y'Cy/2`` has a matrix of unit diagonal at
-any scale of the rows. The face of the answer is guessed, and the guess checked by the optimality conditions:
+In terms of ``y = w / a``, the weights of the unit gradients, the matrix of the objective ``y'Cy/2`` has a unit diagonal
+at any scale of the rows. The solver guesses the face of the answer and checks the guess by the optimality conditions:
 
 1. Newton's method on ``y = P(y - Cy)``, with P the projection onto the set: minimise on the affine hull of the face
-   that the projection lies in, and project again. Like block principal pivoting it takes a handful of steps at any m;
-2. where it goes in circles, as an ill-conditioned C may make it, it begins again from points that ADMM reaches;
-3. where that fails too, a primal active-set method lowers the objective from one face to the next.
+   that contains the projection, and project again. Like block principal pivoting it takes a handful of steps at any m;
+2. if that cycles, as it may for an ill-conditioned C, start again from points that ADMM reaches;
+3. if that fails too, use a primal active-set method, which lowers the objective from face to face.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from paretograd.solvers.permutahedron import Face, Indices, contains, exact_sums
 #: A point, its face, the violation of the optimality conditions, and the number of steps that led to it.
 Found = tuple[Array, Face, float, int]
 
-#: Added to the diagonal of a matrix that may be singular, well above rounding; repeating the solve removes the bias.
+#: Added to the diagonal of a matrix that may be singular. It is well above rounding; repeated solves remove the bias.
 _DELTA = 1e-9
 
-#: Gradients this much shorter than the terms of every feasible sum add nothing to it: they count as no shorter, so
-#: that squares stay within float64.
+#: Gradients this much shorter than the terms of every feasible sum add nothing to it. They are treated as no shorter,
+#: so that squares stay within float64.
 _SHORTEST = 1e-100
 #: Weights of gradients longer than this many times those terms are below float64.
 _LONGEST = 1e300
 
-#: Well above any weight: to aim further says no more, and costs digits.
+#: Well above any weight. Larger moves have the same effect and cost digits.
 _FAR = 100.0
 
-#: How often ADMM provides a point to begin from, after how many steps, its penalty and over-relaxation.
+#: Number of starts from ADMM, ADMM steps for each, its penalty and over-relaxation.
 _ROUNDS, _STEPS, _RHO, _RELAX = 4, 8, 0.3, 1.9
 
 
 class Problem(NamedTuple):
-    """``min y'Cy/2`` where ``w = a * y`` is in the permutahedron of mu, whose tail sums are ``tails``."""
+    """``min y'Cy/2`` subject to ``w = a * y`` in the permutahedron of mu, whose tail sums are ``tails``."""
 
     C: Array
     a: Array
@@ -63,7 +63,7 @@ def spectral_min_norm_point(unit: UnitGramian, spectrum: Array, plain: Point | N
     Args:
         unit: the Gramian.
         spectrum: mu, shape ``(m,)``, non-increasing, non-negative, of sum one (the caller checks).
-        plain: the min-norm point over the whole simplex, where the caller has it.
+        plain: the min-norm point over the whole simplex, if the caller has it.
     """
     mu = spectrum / spectrum.sum()
     if mu[0] == mu[-1]:
@@ -99,8 +99,8 @@ def capped_min_norm_point(unit: UnitGramian, cap: float) -> Point:
 def _solve(unit: UnitGramian, mu: Array, tails: Array) -> tuple[Array, float, int]:
     m, C, norms = unit.m, unit.C, unit.norms
     if unit.live is not None:
-        # A zero gradient is a row without cosines, whose slope is exactly zero. Errors of a slope count in proportion
-        # to the norm, so that a norm below the others stands for that.
+        # A zero gradient is a row of zero cosines, with a slope of exactly zero. Errors of a slope count in proportion
+        # to the norm, so its norm is set well below the others.
         C = np.zeros((m, m))
         C[np.ix_(unit.live, unit.live)] = unit.C
         norms = unit.expand(norms, fill=1e-3 * float(norms.min()))
@@ -121,8 +121,8 @@ def _solve(unit: UnitGramian, mu: Array, tails: Array) -> tuple[Array, float, in
 def _descend(problem: Problem, y: Array) -> tuple[Array, Face]:
     """The projection of ``y - Cy``, and its face.
 
-    The answer stays in its place in any diagonal metric. That of y would send short gradients far away: theirs is
-    reduced, which keeps the order of the slopes.
+    The answer is a fixed point in any diagonal metric. In the metric of y, short gradients would move very far. Theirs
+    is reduced, which keeps the order of the slopes.
     """
     a, change = problem.a, problem.a * problem.C.dot(y)
     metric = _FAR / np.maximum(np.abs(change), _FAR)
@@ -131,12 +131,12 @@ def _descend(problem: Problem, y: Array) -> tuple[Array, Face]:
 
 
 def _newton(problem: Problem, y: Array, face: Face) -> Found:
-    """Newton's method from a point of a face; where it does not settle, the residual is infinite."""
+    """Newton's method from a point of a face. If it does not settle, the residual is infinite."""
     C, H, a = problem.C, problem.C, problem.a
     seen = {_key(face)}
     for steps in range(1, 6 + min(len(y) // 16, 8)):
         move = _move(H, C.dot(y), y, a, face)
-        if move is None:  # singular: with a small shift it leads to one of the minima, and the next removes the bias
+        if move is None:  # singular: a small shift leads to one of the minima, and the next step removes the bias
             H = C + _DELTA * np.eye(len(y))
             continue
         y = y + move
@@ -146,7 +146,7 @@ def _newton(problem: Problem, y: Array, face: Face) -> Found:
                 return y, face, residual, steps
         y, face = _descend(problem, y)
         key = _key(face)
-        if key in seen and H is C:  # the minimum on a face does not depend on the way to it: a circle
+        if key in seen and H is C:  # the minimum on a face does not depend on the path: a cycle
             break
         seen.add(key)
     return y, face, np.inf, steps
@@ -175,9 +175,9 @@ def _insist(problem: Problem, y: Array, steps: int) -> Found:
 
 
 def active_set(problem: Problem, y: Array, face: Face) -> tuple[Array, Face, int]:
-    """Minimise ``y'Cy/2`` from a point y of a face, one face after the other; also the face of the answer.
+    """Minimise ``y'Cy/2`` from a point y of a face, face by face. Return the answer, its face and the steps.
 
-    Every step that moves lowers the objective, but for rounding.
+    Every step that moves lowers the objective, up to rounding.
     """
     C, a, mu, steps = problem.C, problem.a, problem.mu, 0
     while steps < 20 * len(mu) + 40:
@@ -188,7 +188,7 @@ def active_set(problem: Problem, y: Array, face: Face) -> tuple[Array, Face, int
         other = other or _release(C.dot(y), y, a, mu, face)
         if other is None:
             if step * largest(move) > _FAR * (1.0 + largest(y)):
-                continue  # the point is off by the rounding of a long move: once more
+                continue  # the rounding of a long move moved the point: repeat
             break
         face = other
         y = exact_sums((a * y).tolist(), face) / a
@@ -206,7 +206,7 @@ class _Reduced(NamedTuple):
 
     def expand(self, x: Array, y: Array) -> Array:
         """The move of all entries."""
-        x[np.abs(x) <= 1e-15 * y[self.rows]] = 0.0  # rounding, which must not push an entry against its bound
+        x[np.abs(x) <= 1e-15 * y[self.rows]] = 0.0  # rounding must not push an entry against its bound
         move = np.zeros(len(y))
         move[self.rows] = x
         move -= np.bincount(self.pivots, self.ratio * x, len(y))
@@ -214,7 +214,7 @@ class _Reduced(NamedTuple):
 
 
 def _reduce(H: Array, slope: Array, a: Array, face: Face) -> _Reduced | None:
-    """None where nothing can move."""
+    """Return the objective on the affine hull of a face; None if nothing can move."""
     rows, pivots = pairs(face, a.tolist())
     if not len(rows):
         return None
@@ -226,7 +226,7 @@ def _reduce(H: Array, slope: Array, a: Array, face: Face) -> _Reduced | None:
 
 
 def _move(H: Array, slope: Array, y: Array, a: Array, face: Face) -> Array | None:
-    """The move to the minimum of the face's affine hull; None where H is singular on it."""
+    """The move to the minimum on the affine hull of a face; None if H is singular there."""
     reduced = _reduce(H, slope, a, face)
     if reduced is None:
         return np.zeros(len(y))
@@ -235,9 +235,9 @@ def _move(H: Array, slope: Array, y: Array, a: Array, face: Face) -> Array | Non
 
 
 def _singular_move(problem: Problem, y: Array, face: Face) -> Array:
-    """The same where C may be singular: along directions without curvature, as far as the set goes.
+    """The same for a C that may be singular. Along directions without curvature, move beyond the boundary of the set.
 
-    A curvature is known to rounding, and so is a force, which is a difference of slopes: below that both are zero.
+    Curvatures and forces, which are differences of slopes, count as zero if they are below rounding.
     """
     reduced = _reduce(problem.C, problem.C.dot(y), problem.a, face)
     if reduced is None:
@@ -248,7 +248,7 @@ def _singular_move(problem: Problem, y: Array, face: Face) -> Array:
     flat = values <= 1e-15 * len(values)
     if force[flat].any():
         move = reduced.expand(vectors[:, flat] @ force[flat], y)
-        return move * (_FAR / largest(problem.a * move))  # no weight exceeds one: this leaves the set
+        return move * (_FAR / largest(problem.a * move))  # no weight exceeds one, so this leaves the set
     return reduced.expand(vectors[:, ~flat] @ (force[~flat] / values[~flat]), y)
 
 
@@ -270,16 +270,16 @@ def _release(slope: Array, y: Array, a: Array, mu: list[float], face: Face) -> F
 def _residual(problem: Problem, y: Array, face: Face) -> float:
     """The violation of the optimality conditions, relative to ``1 + |y|``.
 
-    Slopes by the weights are equal in a flexible block, and those of a block do not exceed those of the next. A pair
-    out of order counts with the least error of its two slopes that would explain it.
+    Slopes with respect to the weights are equal within a flexible block, and those of a block do not exceed those of
+    the next. A pair out of order counts as the least error of its two slopes that would explain it.
     """
     order, sizes = list(chain(*face.blocks)), [len(rows) for rows in face.blocks]
     block = np.arange(len(sizes)).repeat(sizes)
     flexible = np.array([part[0] != part[-1] for part in face.parts]).repeat(sizes)
-    norm = _SHORTEST / problem.a[order]  # in the middle of float64's range, as all that counts is their ratios
+    norm = _SHORTEST / problem.a[order]  # only ratios matter: stay in the middle of float64's range
     later = block - block[:, None]
     ordered = (later == 1) | ((later == 0) & flexible)
-    with np.errstate(over="ignore", invalid="ignore"):  # points on the way may be far off
+    with np.errstate(over="ignore", invalid="ignore"):  # intermediate points may be far off
         rate = problem.C.dot(y)[order] * norm
         excess = float(((rate[:, None] - rate) / (norm[:, None] + norm))[ordered].max(initial=0.0))
     return max(excess, 0.0) / (1.0 + largest(y)) if np.isfinite(excess) else np.inf

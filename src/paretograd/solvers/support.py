@@ -1,9 +1,9 @@
 """Many non-negative quadratic programs with one matrix: ``min a'Ha/2 + u'Ha, a >= 0`` for each row u of U.
 
-UPGrad projects m gradients onto the same dual cone. What the m problems share is the matrix, so everything
-that can be a product of whole matrices is one: the guess of the supports (a few steps of ADMM with one shared
-inverse) and the check. Only the solve on each guessed support is separate, and mostly once. Problems that do not
-settle, or whose multipliers are so large that they may be noise, go to the active-set method one by one.
+UPGrad projects m gradients onto the same dual cone. The m problems share their matrix, so the guess of the supports (a
+few steps of ADMM with one shared inverse) and the check are products of whole matrices. Only the solve on each guessed
+support is separate, and usually needed once. Problems that do not settle, or whose multipliers are so large that they
+may be noise, go to the active-set method one by one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def solve_shared_qps(
         H: positive semidefinite with unit diagonal, shape ``(m, m)``.
         U: shape ``(k, m)``; None for the identity.
         resolution: of the matrix, see `UnitGramian`.
-        norms: of the gradients, to ask for the smallest of solutions that are not unique; None for any of them.
+        norms: of the gradients, to return the smallest solution if it is not unique; None for any solution.
 
     Returns:
         the solutions, shape ``(k, m)``; their largest violation of the optimality conditions; the number of rounds.
@@ -53,14 +53,14 @@ def _make_smallest(H: Array, Q: Array, U: Array | None, A: Array, norms: Array, 
     slope = A.dot(H)
     slope += Q
     squares = slope.diagonal() if U is None else np.einsum("ki,ki->k", U, slope)  # lengths of the projections
-    if squares.max() > (4.0 * resolution) ** 2:  # else all vanish, whatever the weights
+    if squares.max() > (4.0 * resolution) ** 2:  # otherwise all vanish, whatever the weights
         for k in range(len(A)):
             A[k] = smallest(H, NonnegSolution(A[k], slope[k], 0.0, 0), norms, resolution, independent=False).a
 
 
 @lru_cache(maxsize=64)
 def _identities(m: int, tenths: int) -> tuple[Array, Array, Array]:
-    """``I``, ``rho I`` and ``2 rho I`` for a penalty of so many tenths."""
+    """``I``, ``rho I`` and ``2 rho I`` for the penalty rho, given in tenths."""
     eye = np.eye(m)
     return eye, 0.1 * tenths * eye, 0.2 * tenths * eye
 
@@ -69,7 +69,7 @@ def _guess_supports(H: Array, U: Array | None) -> NDArray[np.bool_]:
     """A few steps of ADMM, over-relaxed to the limit (Peaceman-Rachford), towards all solutions at once.
 
     With penalty rho, ``T = a + dual`` is updated by ``T <- 2 (H + rho I)^-1 (rho |T| - H u) - |T|``, and
-    the support is where T > 0. It is only a guess, so that single precision does for the larger products.
+    the support is where T > 0. It is only a guess, so single precision suffices for the larger products.
     """
     m, flat = len(H), H.ravel()
     # The best penalty is the size of most eigenvalues. Gradients in camps make one large eigenvalue, which the
@@ -97,7 +97,7 @@ def _pivot(H: Array, Q: Array, inside: NDArray[np.bool_], resolution: float) -> 
         H: the matrix.
         Q: linear terms, one row per problem.
         inside: a guess of the supports.
-        resolution: of the matrix. If it is close to singular, large solutions have to be looked at.
+        resolution: of the matrix. If the matrix is close to singular, large solutions are checked.
 
     Returns:
         solutions; their largest violation of the optimality conditions; rounds; the problems left over.
@@ -141,7 +141,7 @@ def _pivot(H: Array, Q: Array, inside: NDArray[np.bool_], resolution: float) -> 
 
 
 def _solve_on(H: Array, Q: Array, inside: NDArray[np.bool_]) -> Array:
-    """For each row, solve ``H a = -q`` on its support and put zeros elsewhere; NaN where H is singular there."""
+    """For each row, solve ``H a = -q`` on its support and put zeros elsewhere; NaN if H is singular there."""
     k, m = Q.shape
     if m <= _MASKED:
         signed = inside * -1.0
@@ -149,7 +149,7 @@ def _solve_on(H: Array, Q: Array, inside: NDArray[np.bool_]) -> Array:
         S *= signed[:, :, None]
         S.reshape(k, -1)[:, :: m + 1] = 1.0
         return np.linalg.solve(S, (Q * signed)[:, :, None])[:, :, 0]
-    # One Cholesky solve after the other is as fast as any batched call, and each has just the size it needs.
+    # Separate Cholesky solves are as fast as any batched call, and each has just the size that it needs.
     place = inside.ravel().nonzero()[0]
     column = place % m
     values = Q.take(place)

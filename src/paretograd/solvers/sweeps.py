@@ -12,17 +12,17 @@ from paretograd.solution import Point
 from paretograd.solvers.active_set import active_set
 from paretograd.solvers.support import solve_shared_qps
 
-#: Largest m for which the m^3 numbers of all rows in all orders are gathered at once.
+#: Largest m for which all rows in all orders, m^3 numbers, are gathered at once.
 _GATHERED = 48
 
-#: Most sweeps, and how many are made in any case. Mostly a dozen do until the half-spaces that they project onto stay
-#: the same; next to stationary points it may take thousands, and for many gradients a sweep takes milliseconds.
+#: The largest number of sweeps for few and for many gradients, for which a sweep takes milliseconds. Usually the set of
+#: half-spaces settles after a dozen sweeps; close to stationary points it may take thousands.
 _MOST, _LEAST = 10_000, 64
 
-#: Lifts and slopes below this are zero: what they add to coefficients of at least one is rounding.
+#: Lifts and slopes below this count as zero: next to coefficients of at least one they are rounding.
 _NOTHING = 1e-13
 
-#: Lifts that grow so many times belong to a matrix that is no Gramian.
+#: If lifts grow by this factor, the matrix is not a Gramian.
 _GROWN = 1e6
 
 
@@ -34,12 +34,12 @@ class Sweep(NamedTuple):
 
     @classmethod
     def start(cls, C: Array) -> Sweep:
-        """Every gradient as it is."""
+        """The untreated gradients."""
         return cls(np.eye(len(C)), C)
 
 
 def sweep_in_order(C: Array, start: Sweep) -> Sweep:
-    """One pass over i = 1..m; all gradients k are treated side by side, as they do not affect each other."""
+    """One pass over i = 1..m. All gradients k are treated at once, because they do not affect each other."""
     A, X = start.coefficients.copy(), start.slopes.copy()
     for i in range(len(C)):
         lift = np.maximum(-X[:, i], 0.0)
@@ -53,7 +53,7 @@ def sweep_shuffled(C: Array, start: Sweep, orders: NDArray[np.intp]) -> Sweep:
     m = len(C)
     X = start.slopes.copy()
     flat = X.ravel()
-    # Gradient k meets each other one once, so that all coefficients can be added in the end.
+    # Gradient k meets every other one once, so all coefficients can be added at the end.
     places = orders + m * np.arange(m)[:, None]
     lifts = np.empty((m, m))
     gathered = C[orders] if m <= _GATHERED else None
@@ -82,7 +82,7 @@ def sweep_to_limit(C: Array, resolution: float) -> tuple[Point, bool]:
     while len(C) and steps < most:
         after = sweep_in_order(C, sweep)
         steps += 1
-        # Projections by less than rounding come and go without end where gradients are opposite.
+        # If gradients are opposite, projections below rounding come and go without end.
         rounding = 1e-14 * after.coefficients.max(axis=1, keepdims=True)
         lifts = after.coefficients - sweep.coefficients
         touched = lifts > rounding
@@ -100,7 +100,7 @@ def sweep_to_limit(C: Array, resolution: float) -> tuple[Point, bool]:
 
 
 class _Left(NamedTuple):
-    """The projection of what a sweep has left of the gradients onto the dual cone: multipliers, one row a gradient."""
+    """The projections of the treated gradients onto the dual cone: multipliers, one row per gradient."""
 
     added: Array
     slopes: Array
@@ -110,7 +110,7 @@ class _Left(NamedTuple):
 
     @classmethod
     def of(cls, C: Array, sweep: Sweep, resolution: float) -> _Left:
-        """Project; nothing is added to gradients that do not conflict."""
+        """Project. Gradients that do not conflict stay as they are."""
         if not sweep.slopes.min(initial=0.0) < 0.0:
             return cls(np.zeros_like(C), sweep.slopes)
         size = sweep.coefficients.max(axis=1, keepdims=True)
@@ -124,10 +124,10 @@ class _Left(NamedTuple):
         return Point(sweep.coefficients + self.added, residual, steps + self.rounds, self.growth), reached
 
     def agrees(self, C: Array, touched: NDArray[np.bool_], resolution: float) -> bool:
-        """Return True if the projections are the limits of sweeps that go on to touch these half-spaces.
+        """Return True if the projections are the limits of sweeps that keep touching these half-spaces.
 
-        Such a limit lies on the boundary of every half-space that is touched, and it is the projection onto these
-        half-spaces alone.
+        Such a limit lies on the boundary of every touched half-space, and it is the projection onto these half-spaces
+        alone.
         """
         if (touched & (self.slopes > resolution)).any():
             return False
@@ -142,7 +142,7 @@ class _Left(NamedTuple):
 
 
 def _stay(C: Array, sweep: Sweep, lifts: Array, touched: NDArray[np.bool_]) -> bool:
-    """Return True if sweeps that go on touch the half-spaces that the last one touched, and no others.
+    """Return True if all further sweeps touch the same half-spaces as the last one.
 
     Two half-spaces that are touched in turn always will be: each lift is the last one times the cosine.
     """
@@ -160,7 +160,7 @@ def _row_stays(C: Array, slopes: Array, lifts: Array, touched: NDArray[np.bool_]
         block = np.hstack([block, power @ block])
         power = power @ power
     met = C[np.ix_(others, rows)]
-    before = met * (rows < others[:, None])  # what half-spaces see of the sweep in which it is their turn
+    before = met * (rows < others[:, None])  # the part of a sweep that comes before each half-space
     slope = slopes[others][:, None]
     for _ in range(_MOST // block.shape[1]):
         moved = slope + met @ np.cumsum(block, axis=1)
