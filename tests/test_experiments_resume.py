@@ -107,7 +107,7 @@ def test_overwriting_killed_half_way_leaves_no_mixture(tmp_path, monkeypatch):
     run_study(STUDY, tmp_path)
     other = replace(STUDY, steps=50)
     with monkeypatch.context() as patch:
-        patch.setattr("paretograd.experiments.synthetic.run.write_config", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr("paretograd.experiments.folder.write_config", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             run_study(other, tmp_path, overwrite=True)
     with pytest.raises(InputError, match="steps: 60 there, 50 here"):

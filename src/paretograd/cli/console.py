@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from paretograd.errors import ParetogradError
+from paretograd.experiments.files import TEXTS
 from paretograd.experiments.kind import Summary
 
-#: Columns of text; all others are numbers.
-_LEFT = ("method", "theorem", "ended by")
 #: So that the table fits 80 columns.
 _IN_TWO_LINES = {"conflicts": "con-\nflicts", "left box": "left\nbox"}
 
@@ -74,7 +73,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> Table:
     for heading in rows[0]:
         name = _IN_TWO_LINES.get(heading, heading.replace("seed ", "seed\n"))
         made.add_column(
-            name, justify="left" if heading in _LEFT else "right", no_wrap=heading != wraps, overflow="fold"
+            name, justify="left" if heading in TEXTS else "right", no_wrap=heading != wraps, overflow="fold"
         )
     for row in rows:
         made.add_row(*(Text(text, style="bold" if heading == "method" else "") for heading, text in row.items()))

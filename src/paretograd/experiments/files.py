@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return write_text(path, buffer.getvalue().splitlines())
 
 
-def markdown_table(rows: Sequence[Mapping[str, str]], words: Collection[str]) -> Iterator[str]:
-    """The lines of a table in Markdown; columns that are no ``words`` stand to the right."""
+def markdown_table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """The lines of a table in Markdown; numbers are aligned to the right."""
     yield f"| {' | '.join(rows[0])} |"
-    yield f"| {' | '.join('---' if key in words else '---:' for key in rows[0])} |"
+    yield f"| {' | '.join('---' if key in TEXTS else '---:' for key in rows[0])} |"
     for row in rows:
         yield f"| {' | '.join(map(in_markdown, row.values()))} |"
 
@@ -48,6 +48,8 @@ def remove_drafts(folder: Path) -> None:
 
 
 _LONGEST = 60
+#: Headings of the columns that hold text; all others hold numbers.
+TEXTS = ("method", "theorem", "ended by")
 
 
 def file_names(labels: Sequence[str]) -> tuple[str, ...]:

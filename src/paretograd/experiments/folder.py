@@ -19,15 +19,17 @@ import torch
 from paretograd.descent.interrupts import Interrupt, held_interrupts
 from paretograd.errors import InputError
 from paretograd.experiments.device import device_name
-from paretograd.experiments.files import remove_drafts, write_text
+from paretograd.experiments.files import in_markdown, markdown_table, remove_drafts, write_csv, write_text
 from paretograd.experiments.progress import Watch
+
+Data = TypeVar("Data")
 
 #: Version of the file's content.
 SCHEMA = 1
 _KEYS = {"schema", "study", "command", "sessions"}
 
 
-class Described(Protocol):
+class Runnable(Protocol):
     """A study of any kind, as its folder knows it."""
 
     def plain(self) -> dict[str, Any]:
@@ -35,6 +37,12 @@ class Described(Protocol):
 
     def files(self) -> tuple[str, ...]:
         """What the files of the methods are called, without a suffix."""
+
+    def command(self) -> str:
+        """The command line that makes the study."""
+
+    def rehearse(self) -> None:
+        """Raise if some rule cannot work."""
 
 
 def versions() -> dict[str, str]:
@@ -49,16 +57,9 @@ def versions() -> dict[str, str]:
     }
 
 
-def new_session() -> dict[str, Any]:
-    """When work was done, and by what."""
-    return {"time": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
-
-
-def write_config(
-    path: Path, study: Described, command: str, sessions: list[dict[str, Any]], more: Mapping[str, Any]
-) -> None:
+def write_config(path: Path, study: Runnable, sessions: list[dict[str, Any]], more: Mapping[str, Any]) -> None:
     """Write the file, whole or not at all, with what only studies of this kind have."""
-    content = {"schema": SCHEMA, "command": command, "study": study.plain(), **more, "sessions": sessions}
+    content = {"schema": SCHEMA, "command": study.command(), "study": study.plain(), **more, "sessions": sessions}
     write_text(path, [json.dumps(content, indent=2)])
 
 
@@ -82,7 +83,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return found
 
 
-def differences(there: dict[str, Any], study: Described) -> list[str]:
+def differences(there: dict[str, Any], study: Runnable) -> list[str]:
     """What the study in a file has otherwise, in words."""
     here = json.loads(json.dumps(study.plain()))
     return [
@@ -131,7 +132,7 @@ class Folder:
         """A method that is done."""
         return self.path / self.results / f"{name}.npz"
 
-    def finished(self, study: Described) -> bool:
+    def finished(self, study: Runnable) -> bool:
         """Whether all methods are done."""
         return all(self.result(name).exists() for name in study.files())
 
@@ -142,8 +143,8 @@ class Folder:
             raise InputError(f"{self.path} is a file; a study needs a folder")
         return self.path.exists() and any(not entry.name.endswith(".part") for entry in self.path.iterdir())
 
-    def check(self, study: Described, resume: bool, overwrite: bool) -> None:
-        """Raise unless a study may be run here. Nothing is written."""
+    def check(self, study: Runnable, resume: bool, overwrite: bool) -> None:
+        """Validate that the study may be run here. Nothing is written."""
         if resume and overwrite:
             raise InputError("resume keeps what is there and overwrite removes it; ask for one of them")
         if not self.used:
@@ -188,13 +189,83 @@ class Folder:
         with suppress(OSError):
             self.checkpoint("").parent.rmdir()
 
-    def warn_of_versions(self, sessions: Sequence[Mapping[str, Any]], told: Watch) -> None:
-        """Say so if what is here was begun with other versions."""
+    @contextmanager
+    def at_work(
+        self, study: Runnable, load: Callable[[], Data], told: Watch, resume: bool, overwrite: bool
+    ) -> Iterator[tuple[Data | None, Interrupt]]:
+        """Open the folder for a study, alone; what cannot work raises before anything is written.
+
+        Args:
+            study: what is run.
+            load: loads its data; called only if something is left to run.
+            told: what happens.
+            resume: go on with what is there.
+            overwrite: remove what is there.
+
+        Yields:
+            the data, or None if all is done; and the interrupt, which is held back until it is obeyed.
+        """
+        self.check(study, resume, overwrite)
+        study.rehearse()
+        data = load() if overwrite or not self.finished(study) else None
+        with self.locked(), held_interrupts(signal.SIGINT, signal.SIGTERM) as interrupt:
+            self.check(study, resume, overwrite)  # another process may have used it until now
+            self._open(study, overwrite, told)
+            yield data, interrupt
+
+    def _open(self, study: Runnable, overwrite: bool, told: Watch) -> None:
+        """Write or update the configuration."""
+        self.clear(overwrite)
+        new, left = overwrite or not self.config.exists(), not self.finished(study)
+        found = {"sessions": []} if new else read_config(self.config)
+        if left:
+            self._warn(found["sessions"], told)
+        more = self._more(found)
+        if left or any(found.get(name, value) != value for name, value in more.items()):
+            write_config(self.config, study, found["sessions"] + [self._session()] * left, more)
+
+    def _session(self) -> dict[str, Any]:
+        """When work was done, and with which versions."""
+        return {"time": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
+
+    def _more(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        """What only studies of this kind have in their configuration; ``found`` is the present one."""
+        raise NotImplementedError
+
+    def _warn(self, sessions: Sequence[Mapping[str, Any]], told: Watch) -> None:
+        """Warn if an earlier session may have computed other last digits."""
         if sessions and sessions[-1].get("versions") != versions():
             told.note(
                 f"{self.path} was begun with other versions, which {self.config} lists: last digits may differ from "
                 "those of a run that was not interrupted"
             )
+
+    def write_tables(
+        self,
+        study: Runnable,
+        rows: Sequence[Mapping[str, Any]],
+        title: str,
+        heading: str,
+        tables: Mapping[str, Sequence[Mapping[str, str]]],
+        sentences: Sequence[str],
+    ) -> None:
+        """Write ``table.md`` for people and ``table.csv`` with all digits.
+
+        Args:
+            study: what was run.
+            rows: plain values.
+            title: of the study.
+            heading: what the numbers are.
+            tables: by their titles, rows of texts; a single table needs no title.
+            sentences: what stands below the tables.
+        """
+        lines = [f"# {title}", "", f"Made by `{study.command()}`. {heading}"]
+        for name, shown in tables.items():
+            lines += [*(["", f"## {name}"] if name else []), "", *markdown_table(shown)]
+        for sentence in sentences:
+            lines += ["", in_markdown(sentence)]
+        write_text(self.table_md, lines)
+        write_csv(self.table_csv, rows)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -221,56 +292,17 @@ class Folder:
             os.close(handle)
 
 
-Data = TypeVar("Data")
-
-
-class Commanded(Described, Protocol):
-    """A study that knows the command which makes it."""
-
-    def command(self) -> str:
-        """The command line."""
-
-
-class Trainable(Commanded, Protocol):
-    """A study whose rules can be tried."""
-
-    def rehearse(self) -> None:
-        """Raise if some rule cannot work."""
-
-
 class TrainingFolder(Folder):
-    """Paths of its files, and its configuration."""
+    """The folder of a study that trains models: its configuration also lists devices and durations.
 
-    @contextmanager
-    def at_work(
-        self,
-        study: Trainable,
-        load: Callable[[], Data],
-        device: torch.device,
-        told: Watch,
-        resume: bool,
-        overwrite: bool,
-    ) -> Iterator[tuple[Data | None, Interrupt]]:
-        """Open the folder for a study, alone; what cannot work raises before anything is written.
+    Args:
+        path: of the folder.
+        device: to train on; None to read only.
+    """
 
-        Args:
-            study: what is run.
-            load: its data, which are needed where something is left to train.
-            device: to train on.
-            told: what happens.
-            resume: go on with what is there.
-            overwrite: remove what is there.
-
-        Yields:
-            the data, or None if all is done; and the interrupt.
-        """
-        self.check(study, resume, overwrite)
-        study.rehearse()
-        data = load() if overwrite or not self.finished(study) else None
-        with self.locked(), held_interrupts(signal.SIGINT, signal.SIGTERM) as interrupt:
-            self.check(study, resume, overwrite)  # it may have been someone else's until now
-            self.open(study, overwrite, device_name(device), told)
-            yield data, interrupt
+    def __init__(self, path: str | Path, device: torch.device | None = None) -> None:
+        super().__init__(path)
+        self._device = "" if device is None else device_name(device)
 
     def plain_study(self) -> dict[str, Any]:
         """The study that lies here, as JSON has it."""
@@ -279,29 +311,30 @@ class TrainingFolder(Folder):
         found: dict[str, Any] = read_config(self.config)["study"]
         return found
 
-    def open(self, study: Commanded, overwrite: bool, device: str, told: Watch) -> None:
-        """Write or update the configuration."""
-        self.clear(overwrite)
-        session = new_session() | {"device": device}
-        if overwrite or not self.config.exists():
-            self._write(study, [session], {})
-        elif not self.finished(study):
-            found = read_config(self.config)
-            sessions = found["sessions"]
-            self.warn_of_versions(sessions, told)
-            if sessions and sessions[-1].get("device") != device:
-                told.note(
-                    f"{self.path} was begun on another device ({sessions[-1].get('device')}): last digits may differ "
-                    "from those of a run that was not interrupted"
-                )
-            self._write(study, [*sessions, session], self.durations())
+    def _open(self, study: Runnable, overwrite: bool, told: Watch) -> None:
+        super()._open(study, overwrite, told)
         if not self.finished(study):  # the checkpoints are large, and of no use to others
             write_text(self.path / "checkpoints" / ".gitignore", ["*"])
 
+    def _session(self) -> dict[str, Any]:
+        return super()._session() | {"device": self._device}
+
+    def _more(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        durations = found.get("durations", {})
+        return {"durations": dict(durations) if isinstance(durations, dict) else {}}
+
+    def _warn(self, sessions: Sequence[Mapping[str, Any]], told: Watch) -> None:
+        super()._warn(sessions, told)
+        if sessions and sessions[-1].get("device") != self._device:
+            told.note(
+                f"{self.path} was begun on another device ({sessions[-1].get('device')}): last digits may differ "
+                "from those of a run that was not interrupted"
+            )
+
     def durations(self) -> dict[str, Any]:
         """Seconds of each method, and what it was trained on, by label."""
-        found = read_config(self.config).get("durations", {})
-        return dict(found) if isinstance(found, dict) else {}
+        found: dict[str, Any] = self._more(read_config(self.config))["durations"]
+        return found
 
     def provenance(self) -> dict[str, str]:
         """Versions and devices of the sessions, as a page shows them."""
@@ -312,9 +345,7 @@ class TrainingFolder(Folder):
             "trained on": ", ".join(dict.fromkeys(str(session.get("device")) for session in sessions)),
         }
 
-    def took(self, study: Commanded, label: str, duration: Mapping[str, Any]) -> None:
-        """Write down how long a method took."""
-        self._write(study, read_config(self.config)["sessions"], self.durations() | {label: dict(duration)})
-
-    def _write(self, study: Commanded, sessions: list[dict[str, Any]], durations: dict[str, Any]) -> None:
-        write_config(self.config, study, study.command(), sessions, {"durations": durations})
+    def took(self, study: Runnable, label: str, duration: Mapping[str, Any]) -> None:
+        """Record how long a method took."""
+        durations = self.durations() | {label: dict(duration)}
+        write_config(self.config, study, read_config(self.config)["sessions"], {"durations": durations})

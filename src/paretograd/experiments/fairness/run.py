@@ -70,12 +70,13 @@ def run_fairness(
     """
     every = checked_interval(checkpoint_every)
     study = replace(study, own_data=None if data is None else OwnData.of(data))
-    place, told, target = FairnessFolder(folder), watch or Watch(), find_device(device)
+    told, target = watch or Watch(), find_device(device)
+    place = FairnessFolder(folder, target)
 
     def load() -> Adult:
         return load_adult(data_dir, study.scaling) if data is None else data
 
-    with place.at_work(study, load, target, told, resume, overwrite) as (found, interrupt):
+    with place.at_work(study, load, told, resume, overwrite) as (found, interrupt):
         labels = study.labels()
         told.begin(labels, study.steps)
         on_device = found.train.to(target) if found is not None else None

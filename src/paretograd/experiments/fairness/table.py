@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import numpy as np
 from paretograd.descent import Stop
 from paretograd.experiments.fairness.result import FairnessFolder, MethodResult
 from paretograd.experiments.fairness.study import PUBLISHED, STEPS, FairnessStudy
-from paretograd.experiments.files import in_markdown, markdown_table, write_csv, write_text
 
 #: Headings of the measures.
 _NAMES = {"accuracy": "accuracy", "deo1": "DEO1", "deo2": "DEO2"}
@@ -188,15 +187,5 @@ def rows(study: FairnessStudy, methods: Mapping[str, MethodResult]) -> list[dict
 def write(place: FairnessFolder, study: FairnessStudy, methods: Mapping[str, MethodResult]) -> None:
     """Write ``table.md`` for people and ``table.csv`` with all digits."""
     found = rows(study, methods)
-    write_text(place.table_md, _markdown(study, found, methods))
-    write_csv(place.table_csv, found)
-
-
-def _markdown(
-    study: FairnessStudy, found: Sequence[Mapping[str, Any]], methods: Mapping[str, MethodResult]
-) -> Iterator[str]:
-    shown = for_people(found)
-    yield from (f"# {title(study)}", "", f"Made by `{study.command()}`. {heading(study)}", "")
-    yield from markdown_table(shown, ("method", "ended by"))
-    for sentence in (legend(study), *notes(study, found, methods)):
-        yield from ("", in_markdown(sentence))
+    sentences = [legend(study), *notes(study, found, methods)]
+    place.write_tables(study, found, title(study), heading(study), {"": for_people(found)}, sentences)

@@ -82,12 +82,13 @@ def run_federated(
     every = checked_interval(checkpoint_every)
     known_by = "" if data is None else fingerprint(part for images in data for part in images)
     study = replace(study, own_data=known_by)
-    place, told, target = FederatedFolder(folder), watch or Watch(), find_device(device)
+    told, target = watch or Watch(), find_device(device)
+    place = FederatedFolder(folder, target)
 
     def load() -> Cifar10:
         return load_cifar10(data_dir) if data is None else data
 
-    with place.at_work(study, load, target, told, resume, overwrite) as (found, interrupt):
+    with place.at_work(study, load, told, resume, overwrite) as (found, interrupt):
         told.begin(study.labels(), study.epochs)
         federations = Federations(found, study, target) if found is not None else None
         names = dict(zip(study.runs(), study.files(), strict=True))

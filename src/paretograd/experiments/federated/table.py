@@ -26,7 +26,6 @@ from paretograd.experiments.federated.plan import (
 )
 from paretograd.experiments.federated.result import FederatedFolder, RunResult
 from paretograd.experiments.federated.study import FederatedStudy
-from paretograd.experiments.files import in_markdown, markdown_table, write_csv, write_text
 
 
 def accuracy(row: Mapping[str, Any], what: str = "accuracy") -> str:
@@ -122,15 +121,6 @@ def _caps(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
 
 TITLE = "Adversarial federated learning on CIFAR-10"
 Rows = Sequence[Mapping[str, Any]]
-
-
-def markdown(study: FederatedStudy, found: Rows, runs: Mapping[Run, RunResult]) -> Iterator[str]:
-    """The lines of ``table.md``."""
-    yield from (f"# {TITLE}", "", f"Made by `{study.command()}`. {heading(study)}")
-    for title, shown in tables(study, found).items():
-        yield from ("", f"## {title}", "", *markdown_table(shown, ("method",)))
-    for sentence in (legend(study), *notes(study, found, runs)):
-        yield from ("", in_markdown(sentence))
 
 
 def tables(study: FederatedStudy, found: Rows) -> dict[str, list[dict[str, str]]]:
@@ -338,8 +328,8 @@ def _row(
 def write(place: FederatedFolder, study: FederatedStudy, runs: Mapping[Run, RunResult]) -> None:
     """Write ``table.md`` for people and ``table.csv`` with all digits."""
     found = rows(study, runs)
-    write_text(place.table_md, markdown(study, found, runs))
-    write_csv(place.table_csv, found)
+    sentences = [legend(study), *notes(study, found, runs)]
+    place.write_tables(study, found, TITLE, heading(study), tables(study, found), sentences)
 
 
 def _of(study: FederatedStudy, case: Case, runs: Mapping[Run, RunResult]) -> dict[int, RunResult]:

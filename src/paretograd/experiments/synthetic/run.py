@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import signal
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,13 @@ import numpy as np
 
 from paretograd.checks import whole_number
 from paretograd.descent import DescentWarning
-from paretograd.descent.interrupts import Interrupt, held_interrupts
+from paretograd.descent.interrupts import Interrupt
 from paretograd.descent.run import Descent
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError
 from paretograd.experiments.folder import (
     Folder,
-    new_session,
     read_config,
-    write_config,
 )
 from paretograd.experiments.progress import Watch
 from paretograd.experiments.study import Method
@@ -38,32 +36,19 @@ class StudyFolder(Folder):
 
     Attributes:
         metrics: what can be plotted.
+        metrics_every: how it is thinned; known when the folder is open.
     """
 
     results = "trajectories"
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, metrics_every: int | None = None) -> None:
         super().__init__(path)
-        self.metrics = self.path / "metrics.csv"
+        self.metrics, self._asked = self.path / "metrics.csv", metrics_every
+        self.metrics_every = _METRICS_EVERY
 
-    def open(self, study: Study, metrics_every: int | None, overwrite: bool, told: Watch) -> int:
-        """Write or update the configuration; returns how metrics are thinned."""
-        self.clear(overwrite)
-        if overwrite or not self.config.exists():
-            thinning = _METRICS_EVERY if metrics_every is None else metrics_every
-            self._write(study, thinning, [new_session()])
-            return thinning
-        found = read_config(self.config)
-        before = found.get("metrics_every", _METRICS_EVERY)
-        thinning, left = before if metrics_every is None else metrics_every, not self.finished(study)
-        if left:
-            self.warn_of_versions(found["sessions"], told)
-        if left or before != thinning:
-            self._write(study, thinning, found["sessions"] + [new_session()] * left)
-        return int(thinning)
-
-    def _write(self, study: Study, metrics_every: int, sessions: list[dict[str, Any]]) -> None:
-        write_config(self.config, study, study.command(), sessions, {"metrics_every": metrics_every})
+    def _more(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        self.metrics_every = found.get("metrics_every", _METRICS_EVERY) if self._asked is None else self._asked
+        return {"metrics_every": self.metrics_every}
 
     def load(self, name: str, label: str, study: Study) -> Trajectory:
         """The trajectory of a method that is done; a damaged one is refused with the way out."""
@@ -129,13 +114,9 @@ def run_study(
     every = checked_interval(checkpoint_every)
     if metrics_every is not None:
         whole_number("study", "metrics_every", metrics_every)
-    place, told = StudyFolder(folder), watch or Watch()
-    study.labels()  # a rule that does not exist is to be told before a folder that is in use
-    place.check(study, resume, overwrite)
-    study.rehearse()
-    with place.locked(), held_interrupts(signal.SIGINT, signal.SIGTERM) as interrupt:
-        place.check(study, resume, overwrite)  # it may have been someone else's until now
-        thinning = place.open(study, metrics_every, overwrite, told)
+    place, told = StudyFolder(folder, metrics_every), watch or Watch()
+    study.labels()  # report an unknown rule before a folder that is in use
+    with place.at_work(study, lambda: None, told, resume, overwrite) as (_, interrupt):
         labels = study.labels()
         told.begin(labels, study.steps)
         trajectories = {}
@@ -149,9 +130,9 @@ def run_study(
             told.finished(label, before)
             interrupt.obey()
         place.tidy()
-        write_metrics(place.metrics, study, trajectories, thinning)
+        write_metrics(place.metrics, study, trajectories, place.metrics_every)
         write(place, study, trajectories)
-    return Results(study, place.path, trajectories, thinning)
+    return Results(study, place.path, trajectories, place.metrics_every)
 
 
 def read_study(folder: str | Path) -> Results:

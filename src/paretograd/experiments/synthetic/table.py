@@ -11,7 +11,7 @@ import numpy as np
 
 from paretograd.descent import Stop
 from paretograd.descent.trajectory import Trajectory
-from paretograd.experiments.files import in_markdown, markdown_table, write_csv, write_text
+from paretograd.experiments.files import write_text
 from paretograd.experiments.folder import Folder
 from paretograd.experiments.synthetic.study import Study, title_of
 
@@ -176,16 +176,8 @@ def rows(study: Study, trajectories: Mapping[str, Trajectory]) -> list[dict[str,
 def write(place: Folder, study: Study, trajectories: Mapping[str, Trajectory]) -> None:
     """Write ``table.md`` for people and ``table.csv`` with all digits."""
     found = rows(study, trajectories)
-    write_text(place.table_md, _markdown(study, found, notes(study, trajectories)))
-    write_csv(place.table_csv, found)
-
-
-def _markdown(study: Study, found: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> Iterator[str]:
-    shown = for_people(study, found)
-    yield from (f"# {title_of(study)}", "", f"Made by `{study.command()}`. {heading(study)}", "")
-    yield from markdown_table(shown, ("method", "theorem"))
-    for sentence in (legend(study, found), *remarks):
-        yield from ("", in_markdown(sentence))
+    sentences = [legend(study, found), *notes(study, trajectories)]
+    place.write_tables(study, found, title_of(study), heading(study), {"": for_people(study, found)}, sentences)
 
 
 def _median(counts: Sequence[float]) -> float | None:
