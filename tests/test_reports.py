@@ -18,8 +18,7 @@ from paretograd.reports import export, figures, sphere, words
 from paretograd.reports.compare import compare
 from paretograd.reports.explain import explain
 from paretograd.reports.roster import Parameter, build, roster
-from paretograd.reports.scene import compose
-from paretograd.reports.sectors import Sector, cone_sectors, dual_sectors
+from paretograd.reports.scene import Sector, compose, cone_sectors, dual_sectors
 
 PLANE = torch.tensor([[2.0, 0.3], [-1.0, 1.2]], dtype=torch.float64)
 SPACE = torch.tensor([[2.0, 2.2, 1.1], [0.7, -2.3, -1.5], [-0.4, -0.4, 0.1]], dtype=torch.float64)

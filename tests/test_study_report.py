@@ -19,10 +19,9 @@ import paretograd as pg
 from paretograd.reports.palette import curves
 from paretograd.reports.study import write_study
 from paretograd.reports.study.bounds import find_bounds, merged
-from paretograd.reports.study.content import PANELS, compose
+from paretograd.reports.study.content import COUNT, PANELS, compose, spaced, thin
 from paretograd.reports.study.figures import draw, dynamics, objective_space
-from paretograd.reports.study.tables import methods_table, shown
-from paretograd.reports.study.thinning import COUNT, spaced, thin
+from paretograd.reports.study.page import methods_table, shown
 
 HOSTILE = "</script><script>window.hacked = 1</script>"
 POOL = ("MGDA", "UPGrad*", "DualProj*", "Nash-MTL*")

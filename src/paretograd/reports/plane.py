@@ -9,8 +9,7 @@ from matplotlib.patches import Circle, Wedge
 
 from paretograd.geometry.gramian import Array
 from paretograd.reports.palette import BEHIND, CONE, DUAL, GRADIENT, LABELLED, Stroke, gradient_width
-from paretograd.reports.scene import Scene
-from paretograd.reports.sectors import cone_sectors, dual_sectors
+from paretograd.reports.scene import Scene, cone_sectors, dual_sectors
 
 
 def draw_plane(axes: Axes, scene: Scene, strokes: list[Stroke]) -> tuple[bool, bool]:

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 
 from paretograd.geometry.gramian import Array
-from paretograd.reports.sectors import cone_sectors
+from paretograd.reports.scene import cone_sectors
 
 _TOL = 1e-9
 

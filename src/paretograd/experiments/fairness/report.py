@@ -16,11 +16,9 @@ from paretograd.experiments.fairness.study import FIGURES, FairnessStudy, read_s
 from paretograd.experiments.fairness.table import ends, for_page, for_people, heading, legend, notes, setting, title
 from paretograd.experiments.kind import TRAINING, Kind, Summary, options_of
 from paretograd.reports.palette import Curve, curves
-from paretograd.reports.study.content import Content, Run
+from paretograd.reports.study.content import Content, Run, thin
 from paretograd.reports.study.figures import dynamics, rendered
-from paretograd.reports.study.page import page
-from paretograd.reports.study.thinning import thin
-from paretograd.reports.study.write import write_files
+from paretograd.reports.study.page import page, write_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

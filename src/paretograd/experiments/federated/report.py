@@ -28,8 +28,7 @@ from paretograd.reports.palette import Curve
 from paretograd.reports.study.content import Content, Quantity
 from paretograd.reports.study.content import Run as Drawn
 from paretograd.reports.study.figures import rendered
-from paretograd.reports.study.page import page
-from paretograd.reports.study.write import write_files
+from paretograd.reports.study.page import page, write_files
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
