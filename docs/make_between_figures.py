@@ -39,13 +39,13 @@ class Dial(NamedTuple):
     """A family of rules with one parameter.
 
     Attributes:
-        symbol: the parameter.
-        rule: the rule for a value of it and m objectives.
-        at: the value for a position from 0, the mean, to 1, MGDA.
+        symbol: the symbol of the parameter.
+        rule: returns the rule for a value of the parameter and m objectives.
+        at: returns the value for a position from 0 (the mean) to 1 (MGDA).
         marks: values to mark.
-        limits: both ends of the parameter's axis, the mean's first.
-        ticks: on that axis.
-        axis: what the axis says.
+        limits: both ends of the parameter's axis, that of the mean first.
+        ticks: ticks on that axis.
+        axis: label of the axis.
     """
 
     label: str
