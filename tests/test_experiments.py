@@ -19,6 +19,8 @@ from paretograd.cli.app import app
 from paretograd.errors import InputError, MissingExtraError, ParameterError, UnknownNameError
 from paretograd.experiments import PAPER, Method, Study, Watch, paper_study, run_study
 from paretograd.experiments.files import file_names, remove_drafts, write_text
+from paretograd.experiments.kind import flag
+from paretograd.experiments.registry import STUDIES
 from paretograd.experiments.synthetic.run import StudyFolder
 from paretograd.experiments.synthetic.study import step_size
 
@@ -408,3 +410,21 @@ def test_a_watch_is_told_what_happens(tmp_path):
 
 def test_the_folder_is_a_path_or_text(tmp_path):
     assert run_study(SMALL, str(tmp_path / "s")).folder == Path(tmp_path / "s")
+
+
+class TestRegistry:
+    def test_studies_that_share_an_option_share_its_declaration(self):
+        """The command line shows an option once, with one help text."""
+        for name in {name for kind in STUDIES.values() for name in kind.options}:
+            assert len({kind.options[name] for kind in STUDIES.values() if name in kind.options}) == 1
+
+    @pytest.mark.parametrize("kind", STUDIES.values(), ids=list(STUDIES))
+    def test_without_options_a_study_is_the_paper_s(self, kind):
+        study = kind.make(dict.fromkeys(kind.options))
+        assert study.command() == f"paretograd reproduce {kind.name}"
+
+    def test_every_option_is_on_the_command_line(self, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "200")
+        text = CliRunner().invoke(app, ["reproduce", "--help"]).output
+        for kind in STUDIES.values():
+            assert all(flag(name) in text and option.help in text for name, option in kind.options.items())
