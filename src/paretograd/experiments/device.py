@@ -15,7 +15,7 @@ Device = Literal["auto", "cpu", "cuda"]
 
 
 def find_device(name: str) -> torch.device:
-    """The device that ``auto``, ``cpu`` or ``cuda`` stands for."""
+    """Resolve ``auto``, ``cpu`` or ``cuda``."""
     if name not in get_args(Device):
         raise ParameterError(f"device={name!r}: use one of {', '.join(get_args(Device))}")
     if name == "cuda" and not torch.cuda.is_available():
@@ -24,14 +24,14 @@ def find_device(name: str) -> torch.device:
 
 
 def device_name(device: torch.device) -> str:
-    """What to call it in a file that others read."""
+    """Name of the device in files that others read."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     return f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
 def recorded(work: Callable[[], None]) -> Callable[[], None]:
-    """The same work as one launch: a host may take longer to launch a hundred kernels than a GPU to run them.
+    """Record the work as one launch: a host may take longer to launch a hundred kernels than a GPU to run them.
 
     What is recorded has a stream of its own and with it cuBLAS's workspace: with a common one, two launches that run
     side by side overwrite each other's sums and may wait for each other for ever.
@@ -49,7 +49,7 @@ def recorded(work: Callable[[], None]) -> Callable[[], None]:
 
 @contextmanager
 def full_or_tf32(tf32: bool) -> Iterator[None]:
-    """Let products on a GPU round their factors to TF32, or not; and set it back."""
+    """Allow or forbid TF32 products on a GPU, and restore the setting afterwards."""
     products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
     before = (products.allow_tf32, layers.allow_tf32)
     products.allow_tf32 = layers.allow_tf32 = tf32

@@ -11,6 +11,10 @@ from typing import Any
 
 from paretograd.disk import replacing
 
+_LONGEST = 60
+#: Headings of the columns that hold text; all others hold numbers.
+TEXTS = ("method", "theorem", "ended by")
+
 
 def write_text(path: Path, lines: Iterable[str]) -> Path:
     """Write lines to a file, replacing what it held only when all of them are on the disk."""
@@ -37,23 +41,18 @@ def markdown_table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
 
 def in_markdown(text: str) -> str:
-    """Text in which a star is a star."""
+    """Escape stars for Markdown."""
     return text.replace("*", chr(92) + "*")
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what writes that were killed have left: ``.name.pid.part``."""
+    """Remove the leftovers of killed writes: ``.name.pid.part``."""
     for draft in folder.glob(".*.part"):
         draft.unlink(missing_ok=True)
 
 
-_LONGEST = 60
-#: Headings of the columns that hold text; all others hold numbers.
-TEXTS = ("method", "theorem", "ended by")
-
-
 def file_names(labels: Sequence[str]) -> tuple[str, ...]:
-    """``nash-mtl-star`` for ``Nash-MTL*``: lower case, no sign that a shell or a file system minds, all different."""
+    """``nash-mtl-star`` for ``Nash-MTL*``: lower case, safe in shells and file systems, all different."""
     names: list[str] = []
     for label in labels:
         words = label.lower().replace("*", "-star").replace("+", "-plus")

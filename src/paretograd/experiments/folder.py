@@ -27,16 +27,20 @@ Data = TypeVar("Data")
 #: Version of the file's content.
 SCHEMA = 1
 _KEYS = {"schema", "study", "command", "sessions"}
+#: What studies of any kind write, by folder.
+_WRITTEN = {name: {".npz"} for name in ("checkpoints", "trajectories", "methods", "runs")} | {
+    "figures": {".png", ".svg"}
+}
 
 
 class Runnable(Protocol):
     """A study of any kind, as its folder knows it."""
 
     def plain(self) -> dict[str, Any]:
-        """The study as JSON has it."""
+        """The study as JSON-serialisable values."""
 
     def files(self) -> tuple[str, ...]:
-        """What the files of the methods are called, without a suffix."""
+        """File names of the methods, without suffix."""
 
     def command(self) -> str:
         """The command line that makes the study."""
@@ -46,7 +50,7 @@ class Runnable(Protocol):
 
 
 def versions() -> dict[str, str]:
-    """What computes."""
+    """Versions of all that computes."""
     from paretograd import __version__  # not at the top: the package is being imported then
 
     return {
@@ -64,7 +68,7 @@ def write_config(path: Path, study: Runnable, sessions: list[dict[str, Any]], mo
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read the file; what is not one of ours is an `InputError`."""
+    """Read the file; raises `InputError` if it is not a study's configuration."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -84,7 +88,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def differences(there: dict[str, Any], study: Runnable) -> list[str]:
-    """What the study in a file has otherwise, in words."""
+    """Differences between the study in a file and this one, in words."""
     here = json.loads(json.dumps(study.plain()))
     return [
         f"{key.replace('_', ' ')}: {_shown(there.get(key))} there, {_shown(here.get(key))} here"
@@ -97,12 +101,6 @@ def _shown(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
         return ", ".join(f"{entry.get('rule')} (lr {entry.get('lr')})" for entry in value)
     return json.dumps(value)
-
-
-#: What studies of any kind write, by folder.
-_WRITTEN = {name: {".npz"} for name in ("checkpoints", "trajectories", "methods", "runs")} | {
-    "figures": {".png", ".svg"}
-}
 
 
 class Folder:
@@ -133,12 +131,12 @@ class Folder:
         return self.path / self.results / f"{name}.npz"
 
     def finished(self, study: Runnable) -> bool:
-        """Whether all methods are done."""
+        """Return True if all methods are done."""
         return all(self.result(name).exists() for name in study.files())
 
     @property
     def used(self) -> bool:
-        """Whether there is anything; what a killed write left behind does not count."""
+        """Return True if the folder is not empty, leftovers of killed writes aside."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file; a study needs a folder")
         return self.path.exists() and any(not entry.name.endswith(".part") for entry in self.path.iterdir())
@@ -169,7 +167,7 @@ class Folder:
             )
 
     def clear(self, overwrite: bool) -> None:
-        """Remove what killed writes have left, and if asked for all files that a study writes, but no others.
+        """Remove leftovers of killed writes and, with ``overwrite``, all files that a study writes, but no others.
 
         The configuration stays until another replaces it, so that no killed call leaves a mixture.
         """
@@ -269,7 +267,7 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder, and be the only process that works in it; a lock does not outlive its process."""
+        """Make the folder and lock it for this process; the lock ends with the process."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = -1 if sys.platform == "win32" else os.open(self.path, os.O_RDONLY)
@@ -305,7 +303,7 @@ class TrainingFolder(Folder):
         self._device = "" if device is None else device_name(device)
 
     def plain_study(self) -> dict[str, Any]:
-        """The study that lies here, as JSON has it."""
+        """The study in this folder, as JSON-serialisable values."""
         if not self.config.exists():
             raise InputError(f"{self.path} holds no study: there is no {self.config.name} in it")
         found: dict[str, Any] = read_config(self.config)["study"]

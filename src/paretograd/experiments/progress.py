@@ -14,7 +14,7 @@ _EVERY = 10.0
 
 
 class Watch:
-    """Told what happens; this one does nothing with it. The command line draws bars."""
+    """Receives the progress of a study. This class ignores it; subclasses show it."""
 
     def begin(self, labels: Sequence[str], steps: int) -> None:
         """A study begins: its methods, and how many steps each of them takes at most."""

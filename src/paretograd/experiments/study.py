@@ -21,6 +21,7 @@ from paretograd.errors import InputError, ParameterError
 _RULE_SEED = 0
 #: The largest that torch, numpy and files of results all take.
 _LARGEST_SEED = 2**63 - 1
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Method:
     lr: str = "0.001"
 
     def aggregator(self) -> Aggregator:
-        """The rule, new, with its draws at their beginning."""
+        """A new instance of the rule, with its random state at the start."""
         rules = parse_aggregators(self.rule, seed=_RULE_SEED)
         if len(rules) != 1:
             raise ParameterError(f"a method has one rule; {self.rule!r} names {len(rules)}")
@@ -44,7 +45,7 @@ class Method:
 
 
 def checked_seeds(given: object) -> list[int]:
-    """Whole numbers, at least one, and none twice; torch takes a negative one for one of the largest, too."""
+    """Validate seeds: distinct non-negative whole numbers, at least one. (torch would wrap negative ones around.)"""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ParameterError(f"seeds={given!r}: give whole numbers in a tuple, such as (0, 1)")
     seeds = [whole_number("study", "seed", seed, least=0) for seed in given]
@@ -60,7 +61,7 @@ def checked_seeds(given: object) -> list[int]:
 
 
 def labels_of(methods: Sequence[Method], usual_lr: str) -> tuple[str, ...]:
-    """The paper's names, with what tells two of one name apart, and step sizes that are not the usual one."""
+    """The paper's names, with parameters if two would be the same, and with step sizes other than the usual one."""
     plain = [method.aggregator().label for method in methods]
     labels = [
         label + _inside(method.rule) * (plain.count(label) > 1) + f" (lr {method.lr})" * (method.lr != usual_lr)
@@ -78,17 +79,14 @@ def _inside(rule: str) -> str:
     return f" ({rest.rpartition(')')[0]})" if opened else ""
 
 
-Kind = TypeVar("Kind")
-
-
 def settle(study: Any, values: Mapping[str, Any]) -> None:
-    """Give a frozen study plain values for those that a caller gave: numbers of numpy and ranges are in no file."""
+    """Set plain values on a frozen study: a file cannot hold numpy's numbers or ranges."""
     for name, value in values.items():
         object.__setattr__(study, name, value)
 
 
 def to_plain(study: Any, experiment: str) -> dict[str, Any]:
-    """A study as JSON has it, under the name of its experiment; ``own_data`` only where there are such data."""
+    """A study as JSON-serialisable values, with the name of its experiment; ``own_data`` only if there are any."""
     values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(study).items()}
     if not study.own_data:
         del values["own_data"]
@@ -98,7 +96,7 @@ def to_plain(study: Any, experiment: str) -> dict[str, Any]:
 def from_plain(
     kind: type[Kind], found: Mapping[str, Any], experiment: str, lists: Mapping[str, Callable[[Any], Any]]
 ) -> Kind:
-    """What `to_plain` returned.
+    """The study from what `to_plain` returned.
 
     Args:
         kind: class of the study.
@@ -134,12 +132,12 @@ def call(study: Any, function: str) -> str:
 
 
 def written(value: object) -> str:
-    """A value as an option of the command has it."""
+    """A value as it is written on the command line."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> str:
-    """SHA-256 of types, shapes and bytes."""
+    """Checksum that identifies user-supplied data: SHA-256 of types, shapes and bytes."""
     digest = hashlib.sha256()
     for values in tensors:
         digest.update(f"{values.dtype} {tuple(values.shape)} ".encode())

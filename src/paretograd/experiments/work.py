@@ -27,7 +27,7 @@ class Work(Protocol):
 
     @property
     def running(self) -> int:
-        """How many are not done."""
+        """Number of runs that are not done."""
 
     def advance(self, count: int, /) -> object:
         """Take this many steps."""
@@ -36,11 +36,11 @@ class Work(Protocol):
         """Plain arrays, numbers and text."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Resume from what `state_dict` returned."""
 
 
 def load(work: Work, path: Path, label: str, sound: Callable[[], bool]) -> None:
-    """Go on from a checkpoint; a damaged one is refused with the way out, and the work is where it was.
+    """Resume from a checkpoint. A damaged one raises an error with the remedy and leaves the work unchanged.
 
     Args:
         work: what to go on with.
@@ -59,7 +59,7 @@ def load(work: Work, path: Path, label: str, sound: Callable[[], bool]) -> None:
 
 
 def work_to_the_end(work: Work, checkpoints: Checkpoints, interrupt: Interrupt, tell: Callable[[], None]) -> None:
-    """Advance until all runs are done, with checkpoints; an interrupt is obeyed after one."""
+    """Advance until all runs are done, with checkpoints; an interrupt stops the work after the next one."""
     steps = 1
     while work.running:
         begun = time.monotonic()
@@ -77,7 +77,7 @@ def _next_steps(steps: int, seconds: float) -> int:
 
 
 def checked_interval(seconds: float) -> float:
-    """Seconds between two checkpoints, or an error that says what they can be."""
+    """Validate the seconds between two checkpoints."""
     every = as_number(seconds, "checkpoint_every")
     if not 0.0 <= every < math.inf:
         raise ParameterError(f"checkpoint_every={every:g}: seconds, finite and at least 0")
@@ -98,11 +98,11 @@ class Checkpoints:
 
     @property
     def due(self) -> bool:
-        """Whether the interval is over."""
+        """Return True if the interval is over."""
         return time.monotonic() - self._last >= max(self.every, self._cost / _SHARE)
 
     def write(self, work: Work) -> None:
-        """Replace the checkpoint by one of this moment."""
+        """Replace the checkpoint by the present state."""
         begun = time.monotonic()
         archive.write(self.path, work.state_dict(), overwrite=True)
         self._last = time.monotonic()
@@ -113,7 +113,7 @@ Trained = TypeVar("Trained", bound=Work)
 
 
 class Timed(Generic[Trained]):
-    """Some work, whose checkpoints also hold the seconds.
+    """Work whose checkpoints also hold its duration.
 
     Attributes:
         work: what is done.
@@ -140,12 +140,12 @@ class Timed(Generic[Trained]):
         self.seconds = float(state["seconds"])
 
     def resume(self, checkpoints: Checkpoints, label: str) -> None:
-        """Go on from the checkpoint, if there is one; what is not finite in it is refused on loading."""
+        """Resume from the checkpoint, if there is one; loading refuses non-finite values."""
         if checkpoints.path.exists():
             load(self, checkpoints.path, label, lambda: True)
 
     def finish(self, checkpoints: Checkpoints, interrupt: Interrupt, tell: Callable[[], None]) -> None:
-        """Work to the end, with checkpoints; an interrupt is obeyed after one."""
+        """Work to the end, with checkpoints; an interrupt stops the work after the next one."""
         work_to_the_end(self, checkpoints, interrupt, tell)
 
     def duration(self, steps: int, device: torch.device) -> dict[str, Any]:

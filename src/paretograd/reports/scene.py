@@ -11,6 +11,10 @@ from paretograd.geometry.gramian import Array
 from paretograd.reports.compare import Comparison, Row
 
 _TURN = 2.0 * np.pi
+#: Arrows longer than this many times the shortest would hide it: all are then drawn with length one.
+_SPREAD = 4.0
+#: Directions closer than this, relative to their length, coincide in a picture.
+_SAME = 1e-3
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,6 @@ def _angles(vectors: Array) -> Array:
     if len(kept) > 1 and kept[0] + _TURN - kept[-1] <= 1e-9:
         kept = kept[:-1]
     return kept
-
-
-#: Arrows longer than this many times the shortest would hide it: all are then drawn with length one.
-_SPREAD = 4.0
-
-#: Directions closer than this, relative to their length, coincide in a picture.
-_SAME = 1e-3
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,12 @@ from paretograd.problems.fairness.objectives import Gaps, gap_signs
 
 #: Rows of a block of the kernel, and blocks that one program takes.
 _BLOCK, _TILES = 16, 8
+#: How many products are summed at once; a CPU takes no more rows than these at a time.
+_SLICE = 1024
 
 
 class Chain(NamedTuple):
-    """What a rectifier passes on.
+    """Gradients after a rectifier's backward pass.
 
     Attributes:
         slope: of the logits by its inputs, ``(S, rows, width)``.
@@ -39,7 +41,7 @@ class Chain(NamedTuple):
 
 
 def through_rectifier(slope: Tensor, hidden: Tensor, factors: Tensor) -> Chain:
-    """From the slope by a rectifier's outputs: nothing passes where it gave nothing.
+    """Backward pass through a rectifier: the slope is zero where its output is zero.
 
     On a GPU one kernel does it all: it is memory that takes the time.
 
@@ -71,10 +73,6 @@ def _fused(slope: Tensor, hidden: Tensor, factors: Tensor) -> Chain:
         slope, hidden, factors, masked, chain, parts, rows, slope.stride(0), slope.stride(1), _TILES, _BLOCK, width
     )
     return Chain(masked, chain, parts.sum(dim=1))
-
-
-#: How many products are summed at once; a CPU takes no more rows than these at a time.
-_SLICE = 1024
 
 
 class Slopes(NamedTuple):

@@ -24,6 +24,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMES = ("cross entropy", "gap among Y = 1", "gap among Y = 0")
+_GAPS = {"deo1": "DEO1", "deo2": "DEO2"}
+_SUMMARY = (
+    "A classifier of three hidden layers says {question}. It is trained on three objectives at once, from several "
+    "initialisations: the cross entropy, and two gaps between {groups}. Every method turns the three gradients into "
+    "one direction, and takes a step along it, again and again."
+)
+_ADULT = {
+    "question": "who of the people of a census earns more than 50,000 dollars a year",
+    "groups": "men and women",
+}
+_OWN = {"question": "0 or 1 for each row of your own data", "groups": "two groups of rows"}
+#: Columns of a terminal with room for the differences from the paper.
+_WIDE = 110
 
 
 def compose(results: FairnessResults) -> Content:
@@ -77,9 +90,6 @@ def _runs(found: MethodResult) -> list[Run]:
     return [run for run in made if len(run.iterations)]
 
 
-_GAPS = {"deo1": "DEO1", "deo2": "DEO2"}
-
-
 def tradeoff(rows: Sequence[Mapping[str, Any]], looks: Mapping[str, Curve]) -> Figure:
     """One panel for each gap: means over the seeds with deviations; a thin line leads to the paper's value.
 
@@ -123,18 +133,6 @@ def _point(axes: Any, row: Mapping[str, Any], gap: str, look: Curve) -> None:
     )
 
 
-_SUMMARY = (
-    "A classifier of three hidden layers says {question}. It is trained on three objectives at once, from several "
-    "initialisations: the cross entropy, and two gaps between {groups}. Every method turns the three gradients into "
-    "one direction, and takes a step along it, again and again."
-)
-_ADULT = {
-    "question": "who of the people of a census earns more than 50,000 dollars a year",
-    "groups": "men and women",
-}
-_OWN = {"question": "0 or 1 for each row of your own data", "groups": "two groups of rows"}
-
-
 def write_fairness(results: FairnessResults, details: Mapping[str, str]) -> list[Path]:
     """Write ``figures/*.png``, ``figures/*.svg`` and ``report.html``; return their paths, the report last.
 
@@ -161,10 +159,6 @@ def write_fairness(results: FairnessResults, details: Mapping[str, str]) -> list
 
 def _has_runs(content: Content) -> bool:
     return bool(content.shown)
-
-
-#: Columns of a terminal with room for the differences from the paper.
-_WIDE = 110
 
 
 def _summary(results: FairnessResults, width: int) -> Summary:

@@ -25,7 +25,7 @@ from paretograd.problems.fairness import Adult, FairnessMetrics, Rows, classifie
 
 #: Marks a file as a method of this study, with the version of its content.
 _FORMAT = "paretograd fairness 1"
-#: Steps that are kept: some on a log scale, so that the start is seen, and some evenly spaced.
+#: Recorded steps: some on a log scale, to show the start, and some evenly spaced.
 _EARLY, _EVENLY = 250, 750
 #: Accuracy, two gaps, four rates.
 _MEASURES = 7
@@ -37,7 +37,7 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class MethodResult:
-    """One method, S seeds, K steps that were kept.
+    """Result of one method, with S seeds and K recorded steps.
 
     Attributes:
         label: of the method.
@@ -81,7 +81,7 @@ class MethodResult:
 
     @classmethod
     def load(cls, path: Path) -> MethodResult:
-        """Read what `save` wrote; a file that is damaged or something else is an `InputError`."""
+        """Read what `save` wrote; raises `InputError` if the file is damaged or of another kind."""
         found = archive.read(path)
         if set(found) != {"format", "label", "seeds", "reasons", *_ARRAYS} or found["format"] != _FORMAT:
             raise InputError(f"{path} holds no method of a fairness study of this version")
@@ -98,7 +98,7 @@ _ARRAYS = tuple(entry.name for entry in fields(MethodResult))[3:]
 
 
 def result_of(training: Training, label: str, adult: Adult) -> MethodResult:
-    """What is kept of a training that is done."""
+    """The result of a finished training."""
     kept = kept_steps(training.step, training.lengths)
     records = {name: values[kept].astype(np.float32) for name, values in training.records.items()}
     logits = {name: training.logits(getattr(adult, name).features) for name in ("train", "validation", "test")}
@@ -125,7 +125,7 @@ def result_of(training: Training, label: str, adult: Adult) -> MethodResult:
 
 
 def kept_steps(count: int, lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """The steps to keep of this many, for runs that took ``lengths`` of them."""
+    """Numbers of the steps to keep, for runs of these lengths."""
     last = max(count - 1, 0)
     spaced = np.concatenate([np.geomspace(1.0, max(last, 1), _EARLY), np.linspace(0.0, last, _EVENLY)])
     ends = np.minimum(np.asarray(lengths), last)
@@ -133,7 +133,7 @@ def kept_steps(count: int, lengths: Sequence[int] | NDArray[np.int64]) -> NDArra
 
 
 def _judged(logits: Tensor, lost: bool, rows: Rows) -> list[float]:
-    """All NaN for a run that was lost, whatever the point before it, and for a classifier that gives no answers."""
+    """Metrics of a classifier; all NaN if its run was lost or its logits are NaN."""
     if lost or logits.isnan().any():
         return [math.nan] * _MEASURES
     return _flat(fairness_metrics(logits, rows.labels, rows.groups))
@@ -168,7 +168,7 @@ class FairnessFolder(TrainingFolder):
         return self.path / "checkpoints" / f"{name}.final.npz"
 
     def load(self, name: str, label: str, study: FairnessStudy) -> MethodResult:
-        """A method that is done; a damaged file is refused with the way out."""
+        """Load a finished method; the error about a damaged file names the remedy."""
         path = self.result(name)
         try:
             found = MethodResult.load(path)

@@ -19,7 +19,7 @@ from paretograd.problems.fairness import Adult, Rows, load_adult
 
 @dataclass(frozen=True)
 class FairnessResults:
-    """A study, or the part of it that is done.
+    """Results of a study, finished or not.
 
     Attributes:
         study: what was run.

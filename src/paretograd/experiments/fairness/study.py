@@ -50,6 +50,22 @@ LR = 0.005
 STOP = 1e-3
 #: The seed of the paper's figure of mixed schedules.
 FIGURE_SEED = 100
+#: Methods of the paper's figures, by label: the non-conflicting rules, and the schedules with their pool; ``{seed}`` is
+#: the one that is shown.
+FIGURES = {
+    # Nash-MTL, whose losses jump, lies behind the others.
+    "fairness_two_1": ("Nash-MTL", "Nash-MTL*", "MGDA", "UPGrad", "UPGrad*", "DualProj", "DualProj*"),
+    "fairness_mixed_seed{seed}": (
+        *("MGDA", "Nash-MTL*", "UPGrad*", "DualProj*"),
+        *("MAS-Rand", "MAS-RR(1k)", "MAS-RR(2.5k)"),
+    ),
+}
+_PARTS = ("train", "validation", "test")
+_PRECISIONS = (torch.float32, torch.float64)
+#: Gradients of three objectives for a rehearsal, in conflict.
+_TRIAL = ((2.0, -1.0, 0.5), (-1.0, 1.0, 0.1), (0.5, 0.1, 3.0))
+#: Step sizes that float32, the precision of Adult, can represent.
+_SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max))
 
 
 class Published(NamedTuple):
@@ -73,25 +89,10 @@ PUBLISHED = {
     "MAS-RR(2.5k)": Published((76.25, 0.07), (60.56, 0.63), (7.69, 0.12)),
 }
 
-#: Methods of the paper's figures, by label: the non-conflicting rules, and the schedules with their pool; ``{seed}`` is
-#: the one that is shown.
-FIGURES = {
-    # Nash-MTL, whose losses jump, lies behind the others.
-    "fairness_two_1": ("Nash-MTL", "Nash-MTL*", "MGDA", "UPGrad", "UPGrad*", "DualProj", "DualProj*"),
-    "fairness_mixed_seed{seed}": (
-        *("MGDA", "Nash-MTL*", "UPGrad*", "DualProj*"),
-        *("MAS-Rand", "MAS-RR(1k)", "MAS-RR(2.5k)"),
-    ),
-}
-
-
-_PARTS = ("train", "validation", "test")
-_PRECISIONS = (torch.float32, torch.float64)
-
 
 @dataclass(frozen=True)
 class OwnData:
-    """What a folder keeps of data that are not Adult.
+    """Description of user-supplied data.
 
     Attributes:
         features: columns.
@@ -105,7 +106,7 @@ class OwnData:
 
     @classmethod
     def of(cls, data: Adult) -> OwnData:
-        """Check the data, and describe them."""
+        """Validate and describe the data."""
         parts = {name: getattr(data, name) for name in _PARTS}
         for name, rows in parts.items():
             _check(name, rows, data.train)
@@ -115,7 +116,7 @@ class OwnData:
 
     @classmethod
     def from_plain(cls, found: Any) -> OwnData:
-        """What JSON has of it; an `InputError` if it is something else."""
+        """The description from JSON; raises `InputError` if it is something else."""
         try:
             train, validation, test = map(int, found["rows"])
             return cls(int(found["features"]), (train, validation, test), str(found["sha256"]))
@@ -146,12 +147,6 @@ def _check(name: str, rows: Rows, train: Rows) -> None:
     if not features.isfinite().all():
         raise InputError(f"{name} features: {int((~features.isfinite()).sum())} entries are not finite; all must be")
     check_binary(**{f"{name} labels": labels, f"{name} groups": groups})
-
-
-#: Gradients of three objectives for a rehearsal, in conflict.
-_TRIAL = ((2.0, -1.0, 0.5), (-1.0, 1.0, 0.1), (0.5, 0.1, 3.0))
-#: Steps that float32 can take: the data are in it, unless a caller brings others.
-_SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo(np.float32).smallest_subnormal, np.finfo(np.float32).max))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,23 +205,23 @@ class FairnessStudy:
         return FIGURE_SEED if FIGURE_SEED in self.seeds else self.seeds[0]
 
     def aggregator(self, rule: str) -> Aggregator:
-        """A rule, new, with its draws at their beginning."""
+        """A new instance of the rule, with its random state at the start."""
         return Method(rule).aggregator()
 
     def labels(self) -> tuple[str, ...]:
-        """What tables and figures call the methods."""
+        """Labels of the methods in tables and figures."""
         return labels_of([Method(rule, "") for rule in self.methods], "")
 
     def files(self) -> tuple[str, ...]:
-        """What the files of the methods are called, without a suffix."""
+        """File names of the methods, without suffix."""
         return file_names(self.labels())
 
     def setting(self) -> Setting:
-        """What stays the same over a training."""
+        """Constant settings of a training."""
         return Setting(self.seeds, self.lr, self.steps, self.stop, self.gaps, self.tf32, self.width)
 
     def rehearse(self) -> None:
-        """Let every rule weigh three gradients, so that what cannot work fails before anything is written."""
+        """Let every rule weigh three gradients, so that mistakes show before anything is written."""
         for label, rule in zip(self.labels(), self.methods, strict=True):
             try:
                 self.aggregator(rule).weights(torch.tensor(_TRIAL, dtype=torch.float64, device="cpu"))
@@ -234,22 +229,22 @@ class FairnessStudy:
                 raise ParameterError(f"{label} cannot weigh three objectives: {error}") from None
 
     def plain(self) -> dict[str, Any]:
-        """The study as JSON has it."""
+        """The study as JSON-serialisable values."""
         return to_plain(self, "fairness")
 
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> FairnessStudy:
-        """What `plain` returned."""
+        """The study from what `plain` returned."""
         own = {"own_data": OwnData.from_plain(found["own_data"])} if "own_data" in found else {}
         return from_plain(cls, {**found, **own}, "fairness", {"methods": str, "seeds": lambda seed: seed})
 
     def changes(self) -> dict[str, str]:
-        """What differs from the paper's protocol, but for the list of methods: name to value."""
+        """Settings that differ from the paper's protocol, except the list of methods: name to value."""
         names = [name for name in others(self, FairnessStudy()) if name not in ("methods", "tf32", "own_data")]
         return {name: written(getattr(self, name)) for name in names}
 
     def command(self) -> str:
-        """What makes this study: a command, or a call where it has no option for something."""
+        """The command that makes this study, or a Python call if some setting has no option."""
         other, known = others(self, FairnessStudy()), options_of(FairnessStudy)
         if set(other) - set(known):
             return call(self, "fairness.run_fairness")

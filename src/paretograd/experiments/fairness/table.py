@@ -15,12 +15,13 @@ from paretograd.experiments.fairness.study import PUBLISHED, STEPS, FairnessStud
 
 #: Headings of the measures.
 _NAMES = {"accuracy": "accuracy", "deo1": "DEO1", "deo2": "DEO2"}
-#: Percentage points from the paper's means that count as the same.
+#: Largest difference from the paper's means that counts as agreement, in percentage points.
 CLOSE = {"accuracy": 1.0, "deo1": 3.0, "deo2": 3.0}
+MEASURES = ("accuracy", "deo1", "deo2")
 
 
 def for_people(found: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Texts by the headings that people read."""
+    """Rows as texts, under the headings of the table."""
     compared = any(row["accuracy_paper"] is not None for row in found)
     return [_shown(row, compared) for row in found]
 
@@ -38,7 +39,7 @@ def _shown(row: Mapping[str, Any], compared: bool) -> dict[str, str]:
 
 
 def for_page(found: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
-    """Numbers and texts by headings that stand alone, for a page that can align them."""
+    """Rows for the page, under self-explanatory headings."""
     return [
         {
             **shown,
@@ -57,7 +58,7 @@ def title(study: FairnessStudy) -> str:
 
 
 def heading(study: FairnessStudy) -> str:
-    """What the numbers are, in one sentence."""
+    """One sentence that says what the numbers are."""
     count = len(study.seeds)
     over = f"Mean and sample standard deviation over {count} seeds" if count > 1 else f"Seed {study.seeds[0]}"
     return f"{over}, in percent of the test rows."
@@ -70,7 +71,7 @@ def ends(study: FairnessStudy) -> str:
 
 
 def legend(study: FairnessStudy) -> str:
-    """What the words mean."""
+    """Definitions of the terms in the table."""
     if study.own_data:
         return (
             "DEO1 and DEO2: difference between the two groups of the share that is classified as 1, among the rows "
@@ -85,7 +86,7 @@ def legend(study: FairnessStudy) -> str:
 
 
 def notes(study: FairnessStudy, found: Sequence[Mapping[str, Any]], methods: Mapping[str, MethodResult]) -> list[str]:
-    """What one should know before comparing with the paper, and what went wrong."""
+    """Differences from the protocol, agreement with the paper, and failed runs."""
     made = []
     changed = study.changes()
     if changed and not study.own_data:
@@ -145,11 +146,8 @@ def _with_deviation(mean: float | None, deviation: float | None) -> str:
     return f"{mean:.2f}" if deviation is None or math.isnan(mean) else f"{mean:.2f} ± {deviation:.2f}"
 
 
-MEASURES = ("accuracy", "deo1", "deo2")
-
-
 def rows(study: FairnessStudy, methods: Mapping[str, MethodResult]) -> list[dict[str, Any]]:
-    """Plain values, shares in percent; None where the paper has no value or one seed no deviation, NaN if unjudged."""
+    """The table as plain values, in percent. None: no value in the paper, or a single seed. NaN: not judged."""
     rules = dict(zip(study.labels(), study.methods, strict=True))
     published = PUBLISHED if study.own_data is None else {}
     made = []

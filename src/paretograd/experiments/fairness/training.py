@@ -28,6 +28,8 @@ from paretograd.solvers.min_norm import min_norm_point
 
 #: Rounding of the Gramians, which are multiplied in float64 whatever precision the gradients have.
 EPS = float(np.finfo(np.float64).eps)
+#: What is recorded at every step, with the numbers for each seed.
+_RECORDS = {"losses": 3, "gamma": 1, "norms": 1, "weights": 3, "slopes": 3}
 
 
 def finite(losses: Array, G: Array) -> NDArray[np.bool_]:
@@ -125,13 +127,9 @@ class Stepper:
         parameters.sub_((self._weights[:, :, None] * self._jacobian).sum(dim=1), alpha=self._lr)
 
 
-#: What is recorded at every step, with the numbers for each seed.
-_RECORDS = {"losses": 3, "gamma": 1, "norms": 1, "weights": 3, "slopes": 3}
-
-
 @dataclass(frozen=True)
 class Setting:
-    """What stays the same over a training.
+    """Constant settings of a training.
 
     Attributes:
         seeds: of the classifiers' initialisation.
@@ -182,7 +180,7 @@ class Training:
 
     @property
     def running(self) -> int:
-        """How many seeds are not done."""
+        """Number of seeds that are not done."""
         return len(self.active)
 
     @property
@@ -222,7 +220,7 @@ class Training:
         self._arrive(np.concatenate(losses), np.concatenate(G), np.concatenate(weights))
 
     def _start(self) -> None:
-        """Put the classifiers that are not done on the device, in two groups if it can work beside the host."""
+        """Put the unfinished classifiers on the device, in two groups if it can work in parallel with the host."""
         setting, parameters = self.setting, self._ensemble.parameters
         count = 2 if parameters.is_cuda else 1
         self._groups = [
@@ -233,14 +231,14 @@ class Training:
             group.start()
 
     def _weigh(self, losses: Array, G: Array) -> Array:
-        """The rule's weights; none where something is not finite, so that it is not stepped on."""
+        """The rule's weights; zeros for classifiers with non-finite values, so that they do not move."""
         found = np.zeros_like(losses)
         for row in np.flatnonzero(finite(losses, G)):
             found[row] = self.aggregator._outcome(G[row], EPS).weights
         return found
 
     def _arrive(self, losses: Array, G: Array, weights: Array) -> None:
-        """Write down the point that was just left, and see who should have stayed there."""
+        """Record the point that was just left, and stop the classifiers that should have stayed there."""
         good = finite(losses, G)
         with np.errstate(invalid="ignore", over="ignore"):  # of those that are not finite
             slopes = np.einsum("skl,sl->sk", G, weights)
@@ -273,7 +271,7 @@ class Training:
             rows[self.step, self.active] = value
 
     def _retire(self, stops: Mapping[int, Stop], moved: bool = False) -> None:
-        """Take classifiers out, where they were before the last move, or where it brought them.
+        """Retire classifiers at the point before the last move, or after it.
 
         One whose losses or gradients are not finite there goes back to where they were.
         """
@@ -292,26 +290,26 @@ class Training:
         self._groups = []
 
     def _previous(self) -> Tensor:
-        """Where the classifiers that are not done were one step ago, on the CPU."""
+        """Parameters of the unfinished classifiers one step ago, on the CPU."""
         return torch.cat([group.previous for group in self._groups] or [self._before]).cpu()
 
     def _current(self) -> Tensor:
-        """Parameters of the classifiers that are not done, on the CPU."""
+        """Parameters of the unfinished classifiers, on the CPU."""
         parts = [group.ensemble.parameters for group in self._groups] or [self._ensemble.parameters]
         return torch.cat(parts).cpu()
 
     def logits(self, features: Tensor) -> Tensor:
-        """Of all seeds' classifiers, as they are now or at their end, ``(S, N)``, on the CPU."""
+        """Logits of all seeds' classifiers, now or at their end, ``(S, N)``, on the CPU."""
         return self._ensemble.at(self.parameters()).logits(features.cpu())
 
     def parameters(self) -> Tensor:
-        """Of all seeds' classifiers, as they are now or at their end, ``(S, n)``, on the CPU."""
+        """Parameters of all seeds' classifiers, now or at their end, ``(S, n)``, on the CPU."""
         found = self.finals.clone()
         found[torch.from_numpy(self.active)] = self._current()
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain arrays, numbers and text, from which the training goes on bit by bit."""
+        """Plain arrays, numbers and text, from which the training resumes exactly."""
         return {
             "step": self.step,
             "active": self.active,
@@ -325,7 +323,7 @@ class Training:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned; if that does not fit, nothing is changed."""
+        """Resume from what `state_dict` returned; if it does not fit, nothing is changed."""
         step, count = int(state["step"]), len(self.finals)
         parameters, before = (np.array(state[name], dtype=self._kind) for name in ("parameters", "before"))
         active, lengths, conflicts = (

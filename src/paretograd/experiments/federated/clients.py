@@ -17,12 +17,14 @@ from paretograd.geometry.gramian import Array
 from paretograd.problems.cifar10 import Cifar10, Images, cnn, partition
 from paretograd.problems.cifar10.model import normalized
 
-#: Test images that are looked at together.
+#: Test images per batch.
 _CHUNK = 1000
+#: Accuracy of a guess; a diverged run counts as one.
+CHANCE = 0.1
 
 
 class Pass(NamedTuple):
-    """What one pass over all images gives.
+    """Result of one pass over all images.
 
     Attributes:
         losses: mean cross entropies of the clients, ``(K,)``.
@@ -59,7 +61,7 @@ class Clients:
         self._images = [] if self._fused else [Images(own.pixels.to(device), own.labels.to(device)) for own in images]
 
     def gradients(self, parameters: Tensor) -> Pass:
-        """At flat parameters ``(n,)``, in the order of ``cnn().parameters()``."""
+        """Losses, gradients and moments at flat parameters ``(n,)``, in the order of ``cnn().parameters()``."""
         if self._fused is not None:
             return Pass(*self._fused(parameters))
         losses, rows, moments = [], [], []
@@ -77,7 +79,7 @@ class Clients:
 
     @torch.no_grad()
     def logits(self, parameters: Tensor, pixels: Tensor, moments: Moments) -> Tensor:
-        """Of test images, ``(N, 10)``, with these statistics in the place of a batch's own."""
+        """Logits of test images, ``(N, 10)``, with these statistics instead of the batch's own."""
         values = list(self._layout.split(parameters).values())
         with full_or_tf32(self._tf32):
             chunks = (normalized(part) for part in torch.split(pixels, _CHUNK))
@@ -109,10 +111,6 @@ class Clients:
             else:
                 hidden = layer(hidden)
         return hidden
-
-
-#: Accuracy of a guess, which is what a run that diverged counts as.
-CHANCE = 0.1
 
 
 class Federation:
@@ -149,7 +147,7 @@ class Federation:
         return torch.stack([own.double().mean() for own in right]).cpu().numpy()
 
     def accuracy(self, parameters: Tensor, moments: Moments) -> float:
-        """The same for all test images that there are."""
+        """Share of all test images that are classified right."""
         pixels, labels = (part.to(self.device) for part in self._every)
         return float(self._right(parameters, pixels, labels, moments).double().mean())
 
@@ -158,7 +156,7 @@ class Federation:
 
 
 class Federations:
-    """Federations by seed, each made when it is needed first.
+    """Federations by seed, made on first use.
 
     Attributes:
         device: where they are.
@@ -169,7 +167,7 @@ class Federations:
         self._made: dict[tuple[int, bool], Federation] = {}
 
     def get(self, seed: int, central: bool) -> Federation:
-        """The one with this seed; its images are on the device until the other kind is asked for."""
+        """The federation of this seed; its images stay on the device until the other kind is asked for."""
         if any(kind != central for _, kind in self._made):
             self._made.clear()
         if (seed, central) not in self._made:

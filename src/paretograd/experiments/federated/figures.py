@@ -31,8 +31,19 @@ from paretograd.reports.study.figures import DASHES, DPI, plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Epochs that a curve of what changes in every epoch is averaged over.
+#: Epochs in the window of running means.
 _WINDOW = 20
+#: Purples for the caps below 1, on a light and on a dark ground; C = 1 is MGDA, which has its own colour.
+_LIGHT = ("#3F007D", "#6A3FA0", "#8C6BB1", "#A794CB", "#C3B9DE")
+_DARK = ("#E6D5FF", "#CDB4F5", "#B294E0", "#9678C4", "#7D64A6")
+_SYMBOLS = ("D", "v", "P", "X", "p")
+#: Rules of the figure capped_mgda_results.
+_SHOWN = ("mgda", CAPS[0.5], CAPS[0.2], CAPS[0.1])
+Looks = Mapping[str, Curve]
+#: Position of the paper's own noise on the axis, right of all relative ones.
+_LITERAL_AT = 4.0
+#: Marker of the paper's values, visible on light and dark bars.
+_CROSS: Any = {"marker": "X", "markersize": 9.0, "color": "0.1", "markeredgecolor": "white", "linestyle": "none"}
 
 
 class Series(NamedTuple):
@@ -52,7 +63,7 @@ def accuracy_series(runs: Sequence[RunResult]) -> Series:
 
 
 def is_smoothed(run: RunResult) -> bool:
-    """Whether a run is long enough for running means."""
+    """Return True if a run is long enough for running means."""
     return len(run.epochs) >= 3 * _WINDOW
 
 
@@ -62,35 +73,24 @@ def record_series(run: RunResult, name: str) -> Series:
     epochs = run.epochs.astype(np.int64)
     if not is_smoothed(run):
         return Series(epochs, values, values, values)
-    # At both ends the window is what there is of it.
+    # At both ends the window is cut off.
     padded = np.pad(values, (width // 2, width - 1 - width // 2), constant_values=np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(padded, width)
     return Series(epochs, np.nanmean(windows, axis=1), np.nanmin(windows, axis=1), np.nanmax(windows, axis=1))
 
 
 def _held(epochs: NDArray[np.int32], values: Array, wanted: NDArray[np.int64]) -> Array:
-    """Values at these epochs, each the last one that was known."""
+    """Values at these epochs; each one is the latest known."""
     return np.asarray(values[np.searchsorted(epochs, wanted, side="right").clip(1) - 1])
 
 
-#: Purples for the caps below 1, on a light and on a dark ground; C = 1 is MGDA, which has its own colour.
-_LIGHT = ("#3F007D", "#6A3FA0", "#8C6BB1", "#A794CB", "#C3B9DE")
-_DARK = ("#E6D5FF", "#CDB4F5", "#B294E0", "#9678C4", "#7D64A6")
-_SYMBOLS = ("D", "v", "P", "X", "p")
-
-
 def looks() -> dict[str, Curve]:
-    """A look for each rule of the study, by label."""
+    """Colour, line and marker of each rule, by label."""
     capped = [label_of(rule) for rule in CAPS.values() if rule != "mgda"]
     others = [label_of(rule) for rule in (*TABLE, *BASELINES, *CLIPS, CENTRALISED)]
     found = curves([label for label in dict.fromkeys(others) if label not in capped])
     ramp = zip(capped, _LIGHT, _DARK, _SYMBOLS, strict=True)
     return found | {label: Curve(colour, on_dark, "solid", symbol) for label, colour, on_dark, symbol in ramp}
-
-
-#: Rules of the figure capped_mgda_results.
-_SHOWN = ("mgda", CAPS[0.5], CAPS[0.2], CAPS[0.1])
-Looks = Mapping[str, Curve]
 
 
 def capped_results(results: FederatedResults, looks: Looks) -> Figure | None:
@@ -179,7 +179,7 @@ def _bars(axes: Any, runs: Mapping[str, RunResult], looks: Looks) -> None:
 
 
 def _curves(axes: Any, curves: Mapping[str, Series], looks: Looks) -> None:
-    """Over the epochs, by rule; one that a later one covers is wide, so that it shows on both sides."""
+    """Curves over the epochs, by rule. A curve that a later one covers is drawn wide, so that both show."""
     every = list(curves.values())
     top = max(float(np.abs(series.middle).max()) for series in every)
     for place, (rule, series) in enumerate(curves.items()):
@@ -194,7 +194,7 @@ def _curves(axes: Any, curves: Mapping[str, Series], looks: Looks) -> None:
 
 
 def _near(one: Series, other: Series, top: float) -> bool:
-    """Whether two curves cannot be told apart by eye."""
+    """Return True if two curves look the same."""
     same = np.array_equal(one.epochs, other.epochs)
     return same and bool(np.abs(one.middle - other.middle).max() < 0.01 * top)
 
@@ -216,12 +216,6 @@ def _legend(
 
 def _noise(setting: Setting) -> str:
     return rf"noise $\rho$ = {setting.noise:g}" if setting.kind == "relative" else rf"noise {setting.noise:g} N(0, I)"
-
-
-#: Where the paper's own noise stands, right of all relative ones.
-_LITERAL_AT = 4.0
-#: The paper's values, to be seen on light and dark bars.
-_CROSS: Any = {"marker": "X", "markersize": 9.0, "color": "0.1", "markeredgecolor": "white", "linestyle": "none"}
 
 
 def noise_sweep(results: FederatedResults, looks: Mapping[str, Curve]) -> Figure | None:

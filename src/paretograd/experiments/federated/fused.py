@@ -21,6 +21,15 @@ from paretograd.experiments.device import full_or_tf32, recorded
 from paretograd.problems.cifar10.data import Images
 from paretograd.problems.cifar10.model import normalized
 
+#: Mean and variance of each channel, for every BatchNorm.
+Moments = list[tuple[Tensor, Tensor]]
+#: Channels of both convolutions, and columns of a patch: 3 x 5 x 5 values, a one for the bias, zeros.
+_C, _PATCH = 32, 80
+#: Sides of the maps: images, first convolution, what is pooled of it, second convolution, what is pooled of that.
+_SIDES = (32, 28, 14, 10, 5)
+#: Of torch's BatchNorm.
+_EPS = 1e-5
+
 
 class Layout:
     """The parameters of a network, one after the other.
@@ -42,12 +51,8 @@ class Layout:
         return {name: flat[start : start + shape.numel()].view(shape) for name, (start, shape) in self.places.items()}
 
 
-#: Mean and variance of each channel, for every BatchNorm.
-Moments = list[tuple[Tensor, Tensor]]
-
-
 def pooled(means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance as if the images of all clients, of which each has as many, were one batch.
+    """Mean and variance over the images of all clients, which have equally many.
 
     Args:
         means: of each client's inputs, ``(K, channels)``.
@@ -55,14 +60,6 @@ def pooled(means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
     """
     mean = means.mean(dim=0)
     return mean, variances.mean(dim=0) + (means - mean).square().mean(dim=0)
-
-
-#: Channels of both convolutions, and columns of a patch: 3 x 5 x 5 values, a one for the bias, zeros.
-_C, _PATCH = 32, 80
-#: Sides of the maps: images, first convolution, what is pooled of it, second convolution, what is pooled of that.
-_SIDES = (32, 28, 14, 10, 5)
-#: Of torch's BatchNorm.
-_EPS = 1e-5
 
 
 class Statistics(NamedTuple):

@@ -23,7 +23,7 @@ LITERAL = 0.01
 
 #: Rows of the paper's table, and the mean.
 TABLE = ("mgda", "nash-mtl*", "upgrad*", "dualproj*", "capped-mgda(cap=0.1)", "mean")
-#: MGDA is capped MGDA with C = 1, so that it stands for that cap.
+#: By cap; MGDA is capped MGDA with C = 1.
 CAPS = {
     0.1: "capped-mgda(cap=0.1)",
     0.15: "capped-mgda(cap=0.15)",
@@ -64,17 +64,18 @@ _BASELINES: dict[str, Krum | MultiKrum | CoordinateMedian | TrimmedMean | Geomet
     "trimmed-mean": TrimmedMean(attackers=1),
     "geometric-median": GeometricMedian(),
 }
+Kind = Literal["clean", "central", "relative", "literal"]
 
 
 def rule_of(written: str) -> Rule:
-    """The rule, new."""
+    """A new instance of the rule."""
     if written == CENTRALISED:  # of one update, any rule makes that update
         return Mean()
     return _BASELINES[written] if written in _BASELINES else Method(written).aggregator()
 
 
 def known_as(written: str, rules: Collection[str]) -> str:
-    """Which of these rules is meant, however it is written; what is none of them is returned as it is.
+    """Find the rule that is meant, however it is written; text that names none of them is returned unchanged.
 
     Args:
         written: such as ``Capped-MGDA(0.1)``.
@@ -90,7 +91,7 @@ def known_as(written: str, rules: Collection[str]) -> str:
 
 
 def label_of(written: str) -> str:
-    """What tables and figures call it; caps are part of the name."""
+    """Label of a rule in tables and figures; caps are part of it."""
     if written == CENTRALISED:
         return "Centralised"
     if written in _BASELINES:
@@ -103,12 +104,9 @@ def label_of(written: str) -> str:
     return found.label
 
 
-Kind = Literal["clean", "central", "relative", "literal"]
-
-
 @dataclass(frozen=True)
 class Setting:
-    """What a rule is trained in.
+    """Setting in which a rule is trained.
 
     Attributes:
         kind: ``clean``: ten honest clients; ``relative`` and ``literal``: an attacker joins them, with noise of a
@@ -122,12 +120,12 @@ class Setting:
 
     @property
     def attacked(self) -> bool:
-        """Whether there is an attacker."""
+        """Return True if there is an attacker."""
         return self.kind in ("relative", "literal")
 
     @property
     def label(self) -> str:
-        """In tables and in the names of files."""
+        """Label in tables and file names."""
         words = {"clean": "no attack", "central": "centralised", "relative": "rho", "literal": "literal noise"}
         return words[self.kind] + f" {self.noise:g}" * self.attacked
 
@@ -143,12 +141,12 @@ class Case(NamedTuple):
 
     @property
     def label(self) -> str:
-        """``MGDA, rho 0.15``; that of all images at one client needs no other word."""
+        """``MGDA, rho 0.15``; the centralised case has no second part."""
         return label_of(self.rule) + (f", {self.setting.label}" if self.setting != CENTRAL else "")
 
 
 class Run(NamedTuple):
-    """A rule in a setting with a seed: what is trained on its own."""
+    """A rule in a setting with a seed: one training."""
 
     rule: str
     setting: Setting
@@ -156,7 +154,7 @@ class Run(NamedTuple):
 
     @property
     def case(self) -> Case:
-        """The same without the seed."""
+        """The rule and its setting, without the seed."""
         return Case(self.rule, self.setting)
 
     @property

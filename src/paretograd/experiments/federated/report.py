@@ -62,6 +62,24 @@ QUANTITIES = (
         "client goes up to first order.",
     ),
 )
+_SUMMARY = (
+    "Ten clients, each with images of its own and of some classes more than of others, train one network. In every "
+    "epoch each client sends the gradient of its loss, a rule makes one direction of all, and the network moves along "
+    "it. Under attack one more client sends the gradient of another with the opposite sign, and some noise."
+)
+#: By the names of the paper's figures, where it has them.
+_FIGURES = {
+    "capped_mgda_results": capped_results,
+    "cap_vs_clip": cap_against_clip,
+    "avg_acc_multiC": multiple_caps,
+    "noise_sweep": noise_sweep,
+    "final_accuracy": final_accuracy,
+}
+#: Columns of a terminal with room for all columns.
+_WIDE = 110
+#: Columns that a narrow terminal leaves out.
+_MORE = ("under attack, all test images", "ours less the paper's")
+_SMALL = Option("A few minutes on two cores, with the same ordering.", type=bool)
 
 
 def compose(results: FederatedResults) -> Content:
@@ -93,33 +111,18 @@ def compose(results: FederatedResults) -> Content:
 
 
 def _drawn(run: Run, found: RunResult) -> Drawn:
-    """What was seen whenever the accuracies were looked at; the end shows the last step that was taken."""
+    """A run at its evaluations; the last point shows the last step taken."""
     accuracy = found.accuracies.mean(axis=1, dtype=np.float64)
     columns = [accuracy, *(_at(found, name) for name in ("losses", "norms", "slopes"))]
     return Drawn(run.case.label, run.seed, found.looks.astype(np.int64), np.stack(columns, axis=1), _at(found, "gamma"))
 
 
 def _at(found: RunResult, name: str) -> Array:
-    """A record at the epochs of the looks, or the one before."""
+    """A record at the evaluated epochs, or at the one before."""
     values = np.asarray(getattr(found, name), dtype=np.float64)
     if not len(values):
         return np.full(len(found.looks), np.nan)
     return np.asarray(values[np.searchsorted(found.epochs, found.looks, side="right").clip(1) - 1])
-
-
-_SUMMARY = (
-    "Ten clients, each with images of its own and of some classes more than of others, train one network. In every "
-    "epoch each client sends the gradient of its loss, a rule makes one direction of all, and the network moves along "
-    "it. Under attack one more client sends the gradient of another with the opposite sign, and some noise."
-)
-#: By the names of the paper's figures, where it has them.
-_FIGURES = {
-    "capped_mgda_results": capped_results,
-    "cap_vs_clip": cap_against_clip,
-    "avg_acc_multiC": multiple_caps,
-    "noise_sweep": noise_sweep,
-    "final_accuracy": final_accuracy,
-}
 
 
 def write_federated(results: FederatedResults, details: Mapping[str, str]) -> list[Path]:
@@ -143,13 +146,6 @@ def write_federated(results: FederatedResults, details: Mapping[str, str]) -> li
     shown = {f"finding {place}": text for place, text in enumerate(table.judged(results.study, rows), start=1)}
     text = page(content, summary, None, [], drawn, {**shown, **details})
     return write_files(results.folder, rendered(figures), text)
-
-
-#: Columns of a terminal with room for all columns.
-_WIDE = 110
-#: Left out where there is less room.
-_MORE = ("under attack, all test images", "ours less the paper's")
-_SMALL = Option("A few minutes on two cores, with the same ordering.", type=bool)
 
 
 def _summary(results: FederatedResults, width: int) -> Summary:

@@ -17,7 +17,7 @@ from paretograd.experiments.folder import TrainingFolder
 
 #: Marks a file as a run of this study, with the version of its content.
 _FORMAT = "paretograd federated 1"
-#: Epochs that are kept, at most, besides the last.
+#: Most epochs to record, besides the last.
 _KEPT = 350
 
 Floats = NDArray[np.float32]
@@ -26,12 +26,12 @@ Numbers = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run; K epochs were kept, and the accuracies looked at A times.
+    """Result of one run, with K recorded epochs and A evaluations.
 
     Attributes:
         label: of the run.
         reason: why it ended.
-        why: more about it, where something went wrong.
+        why: details, if something went wrong.
         length: epochs that were taken.
         epochs: those that were kept, ``(K,)``, the first and the last among them.
         losses: mean loss of the clients, ``(K,)``, at the point from which the step was taken; the same for the others.
@@ -63,7 +63,7 @@ class RunResult:
 
     @property
     def accuracy(self) -> float:
-        """Mean accuracy of the clients at the end, as the paper's table has it."""
+        """Mean accuracy of the clients at the end: the number in the paper's table."""
         return float(self.accuracies[-1].mean(dtype=np.float64))
 
     def save(self, path: Path) -> None:
@@ -73,7 +73,7 @@ class RunResult:
 
     @classmethod
     def load(cls, path: Path) -> RunResult:
-        """Read what `save` wrote; a file that is damaged or something else is an `InputError`."""
+        """Read what `save` wrote; raises `InputError` if the file is damaged or of another kind."""
         found = archive.read(path)
         if set(found) != {"format", *_NAMES} or found.pop("format") != _FORMAT:
             raise InputError(f"{path} holds no run of a federated study of this version")
@@ -85,7 +85,7 @@ _NAMES = tuple(entry.name for entry in fields(RunResult))
 
 
 def result_of(training: Training, run: Run) -> RunResult:
-    """What is kept of a training that is done."""
+    """The result of a finished training."""
     length = training.epoch
     kept = np.unique(np.append(np.arange(0, length, -(-max(length, 1) // _KEPT)), max(length - 1, 0)))[: max(length, 0)]
     records = dict(zip(RECORDED, training.records[kept].T.astype(np.float32), strict=True))
@@ -123,7 +123,7 @@ class FederatedFolder(TrainingFolder):
     results = "runs"
 
     def load(self, name: str, label: str) -> RunResult:
-        """A run that is done; a damaged file is refused with the way out."""
+        """Load a finished run; the error about a damaged file names the remedy."""
         path = self.result(name)
         try:
             found = RunResult.load(path)

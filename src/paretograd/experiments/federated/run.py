@@ -27,7 +27,7 @@ from paretograd.problems.cifar10 import Cifar10, load_cifar10
 
 @dataclass(frozen=True)
 class FederatedResults:
-    """A study, or the part of it that is done.
+    """Results of a study, finished or not.
 
     Attributes:
         study: what was run.

@@ -128,19 +128,19 @@ class FederatedStudy:
         return cases_of(self.parts, self.attack, self.methods)
 
     def runs(self) -> tuple[Run, ...]:
-        """What is trained, in this order."""
+        """The runs, in the order of training."""
         return tuple(Run(*case, seed) for case in self.cases() for seed in self.seeds)
 
     def labels(self) -> tuple[str, ...]:
-        """What progress calls the cases, whose seeds are trained together."""
+        """Labels of the cases in the progress display; the seeds of a case are trained together."""
         return tuple(case.label for case in self.cases())
 
     def files(self) -> tuple[str, ...]:
-        """What the files of the runs are called, without a suffix."""
+        """File names of the runs, without suffix."""
         return file_names([run.label for run in self.runs()])
 
     def rehearse(self) -> None:
-        """Let every rule combine as many updates as it will get, so that what cannot work fails at once."""
+        """Let every rule combine as many updates as it will get, so that mistakes show before anything is written."""
         rows = torch.eye(self.clients + 1, dtype=torch.float64, device="cpu")
         rows[-1] = -rows[0] + 0.1
         for case in self.cases():
@@ -151,22 +151,22 @@ class FederatedStudy:
                 raise ParameterError(f"{case.label} cannot combine {count} updates: {error}") from None
 
     def plain(self) -> dict[str, Any]:
-        """The study as JSON has it."""
+        """The study as JSON-serialisable values."""
         return to_plain(self, "federated")
 
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> FederatedStudy:
-        """What `plain` returned."""
+        """The study from what `plain` returned."""
         return from_plain(cls, found, "federated", {"parts": str, "methods": str, "seeds": lambda seed: seed})
 
     def changes(self) -> dict[str, str]:
-        """What differs from the paper's protocol, but for the choice of runs and the noise: name to value."""
+        """Settings that differ from the paper's protocol, except the choice of runs and the noise: name to value."""
         chosen = ("parts", "methods", "noise", "every", "tf32", "own_data")
         other = {name: written(getattr(self, name)) for name in others(self, FederatedStudy()) if name not in chosen}
         return other | ({"images": "of one's own"} if self.own_data else {})
 
     def command(self) -> str:
-        """What makes this study: a command, or a call where it has no option for something."""
+        """The command that makes this study, or a Python call if some setting has no option."""
         known = options_of(FederatedStudy)
         for base, flag in ((FederatedStudy(), []), (small_study(), ["--small"])):
             other = set(others(self, base))
@@ -209,7 +209,7 @@ def read_study(small: bool | None = None, **given: Any) -> FederatedStudy:
 
 
 def _parts_with(methods: Collection[str], start: FederatedStudy) -> tuple[str, ...]:
-    """The parts of a study, and those with rules that are not in them; all parts for a rule that is in none."""
+    """The parts of a study and those that its further rules are in; all parts if a rule is in none."""
     rules = {part: {case.rule for case in cases_of([part], start.attack, ())} for part in PARTS}
     every = set[str]().union(*rules.values())
     missing = {known_as(rule, every) for rule in methods}.difference(*(rules[part] for part in start.parts))

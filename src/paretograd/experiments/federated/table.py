@@ -27,6 +27,19 @@ from paretograd.experiments.federated.plan import (
 from paretograd.experiments.federated.result import FederatedFolder, RunResult
 from paretograd.experiments.federated.study import FederatedStudy
 
+#: MGDA has collapsed if its accuracy is below this.
+COLLAPSED = 0.3
+#: Largest accuracy loss at which a rule still counts as robust.
+NEAR = 0.06
+_ROBUST = ("capped-mgda(cap=0.1)", "dualproj*", "upgrad*")
+_CLIPPED = {
+    "clipped-mgda(cap=0.1, renormalize=false)": 0.1,
+    "clipped-mgda(cap=0.2, renormalize=false)": 0.2,
+    "clipped-mgda(cap=0.2)": 0.2,
+}
+TITLE = "Adversarial federated learning on CIFAR-10"
+Rows = Sequence[Mapping[str, Any]]
+
 
 def accuracy(row: Mapping[str, Any], what: str = "accuracy") -> str:
     """``0.563 ± 0.004``; nothing for a row that is not there."""
@@ -43,27 +56,15 @@ def _spread(deviation: float | None) -> str:
     return "" if deviation is None else f" ± {deviation:.3f}"
 
 
-#: Below this MGDA has collapsed.
-COLLAPSED = 0.3
-#: So near to its own accuracy without an attack is a rule that withstands it.
-NEAR = 0.06
-_ROBUST = ("capped-mgda(cap=0.1)", "dualproj*", "upgrad*")
-_CLIPPED = {
-    "clipped-mgda(cap=0.1, renormalize=false)": 0.1,
-    "clipped-mgda(cap=0.2, renormalize=false)": 0.2,
-    "clipped-mgda(cap=0.2)": 0.2,
-}
-
-
 class Claim(NamedTuple):
-    """A sentence with its numbers, and whether they bear it out."""
+    """A claim with its numbers, and whether they support it."""
 
     text: str
     holds: bool
 
 
 def claims(study: FederatedStudy, found: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """All that can be judged by the rows that there are."""
+    """All claims that the present rows can settle."""
     attack = study.attack
     under = {row["rule"]: row for row in found if (row["setting"], row["noise"]) == (attack.kind, attack.noise)}
     return [*_table(under), *_clipping(under), *_caps(under)]
@@ -92,7 +93,7 @@ def _learned(under: Mapping[str, Mapping[str, Any]]) -> float:
 
 
 def _near(label: str, row: Mapping[str, Any]) -> str:
-    """It is the mean that is judged; what is true of it need not be true of each seed."""
+    """The claim is about the mean; single seeds may differ."""
     several = row["difference_to_clean_std"] is not None
     over, worst = (" in the mean", f"; worst seed: {row['difference_to_clean_min']:+.3f}") if several else ("", "")
     return f"{label} stays{over} within {NEAR:g} of its accuracy without the attack: {change(row)}{worst}."
@@ -119,12 +120,8 @@ def _caps(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
     yield Claim(f"Accuracy does not increase with C, beyond the deviation of the seeds: {series}.", falls)
 
 
-TITLE = "Adversarial federated learning on CIFAR-10"
-Rows = Sequence[Mapping[str, Any]]
-
-
 def tables(study: FederatedStudy, found: Rows) -> dict[str, list[dict[str, str]]]:
-    """Texts by headings, for each table that has rows."""
+    """All tables that have rows, as texts by heading."""
     attack, by_case = study.attack, {(row["rule"], row["setting"], row["noise"]): row for row in found}
 
     def of(rules: Sequence[str], setting: Setting) -> list[Mapping[str, Any]]:
@@ -200,7 +197,7 @@ def _sweep(found: Rows) -> list[dict[str, str]]:
 
 
 def for_page(found: Rows) -> list[dict[str, object]]:
-    """Numbers and texts by headings that stand alone, for a page that can align them."""
+    """Rows for the page, under self-explanatory headings."""
     return [
         {
             "method": Case(row["rule"], Setting(row["setting"], row["noise"] or 0.0)).label,
@@ -218,14 +215,14 @@ def for_page(found: Rows) -> list[dict[str, object]]:
 
 
 def heading(study: FederatedStudy) -> str:
-    """What the numbers are, in one sentence."""
+    """One sentence that says what the numbers are."""
     count = len(study.seeds)
     over = f"mean and sample standard deviation over {count} seeds" if count > 1 else f"seed {study.seeds[0]}"
     return f"Mean accuracy of the {study.clients} clients after {study.epochs:,} epochs: {over}."
 
 
 def legend(study: FederatedStudy) -> str:
-    """What the words mean."""
+    """Definitions of the terms in the table."""
     return (
         f"The attack ({noise_in_words(study.attack)}): in each epoch the gradient of a random client comes once "
         "more, with the opposite sign and some noise. A client is tested on images of its own classes; all test "
@@ -235,17 +232,17 @@ def legend(study: FederatedStudy) -> str:
 
 
 def notes(study: FederatedStudy, found: Rows, runs: Mapping[Run, RunResult]) -> list[str]:
-    """What one should know before comparing with the paper, what holds, and what went wrong."""
+    """Differences from the protocol, failed runs, and which claims hold."""
     return [*remarks(study, runs), *judged(study, found)]
 
 
 def judged(study: FederatedStudy, found: Rows) -> list[str]:
-    """What the study is to show, and whether it does."""
+    """The claims of the study, and whether each one holds."""
     return [f"{'Holds' if claim.holds else 'Does not hold'}: {claim.text}" for claim in claims(study, found)]
 
 
 def remarks(study: FederatedStudy, runs: Mapping[Run, RunResult]) -> list[str]:
-    """What differs from the protocol, what is missing, and what went wrong."""
+    """Differences from the protocol, missing runs, and failed runs."""
     made, changed = [], study.changes()
     if changed:
         settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in changed.items())
@@ -285,7 +282,7 @@ def _signed(value: float | None) -> str:
 
 
 def rows(study: FederatedStudy, runs: Mapping[Run, RunResult]) -> list[dict[str, Any]]:
-    """Plain values, accuracies from 0 to 1; None where the paper has no value, or one seed no deviation."""
+    """The table as plain values, accuracies from 0 to 1. None: no value in the paper, or no deviation (one seed)."""
     done = {case: found for case in study.cases() if (found := _of(study, case, runs))}
     return [_row(study, case, found, done.get(Case(case.rule, CLEAN), {})) for case, found in done.items()]
 

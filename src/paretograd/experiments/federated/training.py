@@ -23,16 +23,22 @@ from paretograd.geometry.cones import FLOAT32_ROWS, conflicting
 from paretograd.geometry.gramian import Array
 from paretograd.problems.cifar10 import cnn
 
+#: What is recorded in every epoch: mean loss of the clients, length of the direction, the least of its inner products
+#: with the honest gradients, and gamma.
+RECORDED = ("losses", "norms", "slopes", "gamma")
+#: Of the lengths of gradient and direction. Gradients are of float32, and orthogonal to a direction up to rounding.
+_SLACK = 1e-6
+
 
 class Draw(NamedTuple):
-    """What is drawn in an epoch: the client whose gradient is flipped, and the seed of the noise."""
+    """Random draws of an epoch: the client whose gradient is flipped, and the seed of the noise."""
 
     target: int
     noise_seed: int
 
 
 def draw(seed: int, epoch: int, clients: int) -> Draw:
-    """The draws of an epoch, the same on every device; a client is as likely as any other."""
+    """The random draws of an epoch, the same on every device; all clients are equally likely."""
     rng = np.random.default_rng([seed, epoch])
     return Draw(int(rng.integers(clients)), int(rng.integers(2**62)))
 
@@ -50,18 +56,13 @@ def attacked(gradients: Tensor, setting: Setting, seed: int, epoch: int) -> Tens
     return sign_flip(gradients, target, generator, noise=setting.noise, kind=kind)
 
 
-#: What is recorded in every epoch: mean loss of the clients, length of the direction, the least of its inner products
-#: with the honest gradients, and gamma.
-RECORDED = ("losses", "norms", "slopes", "gamma")
-
-
 class Training:
     """One run, a few epochs at a time.
 
     Attributes:
         epoch: how many are done.
         reason: why the run ended, or `Stop.RUNNING`.
-        why: more about it, where something went wrong.
+        why: details, if something went wrong.
         parameters: flat, ``(n,)``.
         records: of each epoch done, at the point that it left, ``(epochs, 4)``: see `RECORDED`.
         weights: of all updates, ``(epochs, m)``; NaN for a rule that has none.
@@ -123,7 +124,7 @@ class Training:
         return None
 
     def _finish(self) -> None:
-        """Judge the network after the last step, with the statistics that the clients have there."""
+        """Evaluate the network after the last step, with the clients' batch statistics there."""
         found = self._federation.clients.gradients(self.parameters)
         if not bool(torch.isfinite(found.losses).all()):
             return self._lose(Stop.NOT_FINITE, "the loss is not finite after the last epoch")
@@ -136,7 +137,7 @@ class Training:
         self._add(self._federation.accuracies(self.parameters, found.moments))
 
     def _lose(self, reason: Stop, why: str) -> None:
-        """End here; the network is worth a guess."""
+        """End the run; its network counts as a guess."""
         self.reason, self.why, self.overall = reason, why, CHANCE
         self._add(np.full(self.study.clients, CHANCE))
 
@@ -153,7 +154,7 @@ class Training:
         return loss, gamma
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain arrays and numbers, from which the run goes on bit by bit."""
+        """Plain arrays and numbers, from which the run resumes exactly."""
         return {
             "epoch": self.epoch,
             "reason": self.reason.name,
@@ -168,7 +169,7 @@ class Training:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned; if that does not fit, nothing is changed."""
+        """Resume from what `state_dict` returned; if it does not fit, nothing is changed."""
         epoch, looks = int(state["epoch"]), np.array(state["looks"], dtype=np.int64)
         found = {name: np.array(state[name], dtype=np.float64) for name in ("records", "weights", "accuracies")}
         parameters = torch.from_numpy(np.array(state["parameters"], dtype=np.float32))
@@ -190,7 +191,7 @@ class Training:
 
 
 class Together:
-    """Several runs, a few epochs at a time; each goes its own way, as it would alone.
+    """Several runs, a few epochs at a time; each one computes what it would alone.
 
     Attributes:
         trainings: the runs, of one case, one for each seed.
@@ -205,12 +206,12 @@ class Together:
 
     @property
     def running(self) -> int:
-        """How many are not done."""
+        """Number of runs that are not done."""
         return sum(training.running for training in self.trainings)
 
     @property
     def epoch(self) -> int:
-        """Of the run that is furthest behind among those that are not done, or the last of all."""
+        """Epoch of the unfinished run that is furthest behind; of the last run if all are done."""
         every = [training for training in self.trainings if training.running] or self.trainings
         return min(training.epoch for training in every)
 
@@ -231,12 +232,12 @@ class Together:
         stream.synchronize()
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain arrays and numbers, from which the runs go on bit by bit."""
+        """Plain arrays and numbers, from which the runs resume exactly."""
         states = {training.run.seed: training.state_dict() for training in self.trainings}
         return {f"{seed}_{name}": value for seed, state in states.items() for name, value in state.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Resume from what `state_dict` returned."""
         for training in self.trainings:
             start = f"{training.run.seed}_"
             training.load_state_dict(

@@ -51,7 +51,7 @@ class StudyFolder(Folder):
         return {"metrics_every": self.metrics_every}
 
     def load(self, name: str, label: str, study: Study) -> Trajectory:
-        """The trajectory of a method that is done; a damaged one is refused with the way out."""
+        """Load the trajectory of a finished method; the error about a damaged file names the remedy."""
         path = self.result(name)
         try:
             found = Trajectory.load(path)

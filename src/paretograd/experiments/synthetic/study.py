@@ -24,9 +24,20 @@ from paretograd.experiments.study import Method, checked_seeds, labels_of
 from paretograd.problems.base import Problem
 from paretograd.problems.registry import problem
 
-#: Gamma that the table counts iterations to where the study does not stop at one.
+#: Gamma that the table counts iterations to, if the study has no such stop rule.
 TARGET = 0.01
 _DTYPES = ("float32", "float64")
+#: Rules by name. `Constant` is a number.
+RULES: dict[str, type[StepSize]] = {"smooth": Smooth, "aligned": Aligned, "monotone": Monotone, "armijo": Armijo}
+SEEDS = (24, 42, 48, 100, 123)
+#: No method needs more than 18,538 steps.
+STEPS = 50_000
+LR = "0.001"
+#: The authors ran the starred Nash-MTL with five times the step size of the other methods.
+AUTHORS_LR = {"nash-mtl*": "0.005"}
+_METHODS = ("mgda", "upgrad", "upgrad*", "dualproj", "dualproj*", "nash-mtl", "nash-mtl*")
+_POOL = ("mgda", "nash-mtl*", "upgrad*", "dualproj*")
+_MIXED = ("mas-rand", "mas-rr(10)", "mas-rr(100)", "mas-rr(500)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,15 +98,15 @@ class Study:
         return problem(self.problem, **self.parameters)
 
     def labels(self) -> tuple[str, ...]:
-        """What tables and figures call the methods: the paper's names, with what tells two of one name apart."""
+        """Labels of the methods in tables and figures: the paper's names, with parameters if two would be the same."""
         return labels_of(self.methods, self.lr)
 
     def files(self) -> tuple[str, ...]:
-        """What the files of the methods are called, without a suffix."""
+        """File names of the methods, without suffix."""
         return file_names(self.labels())
 
     def descent(self, method: Method) -> Descent:
-        """The loop of one method, at its start."""
+        """The descent of one method, before its first step."""
         return Descent(
             self.make_problem(),
             method.aggregator(),
@@ -108,7 +119,7 @@ class Study:
         )
 
     def rehearse(self) -> None:
-        """Take one step with every method, so that what cannot work fails before anything is written."""
+        """Take one step with every method, so that mistakes show before anything is written."""
         self.make_problem()
         for label, method in zip(self.labels(), self.methods, strict=True):
             try:
@@ -119,7 +130,7 @@ class Study:
                 raise ParameterError(f"{label} cannot run on {self.problem}: {error}") from None
 
     def plain(self) -> dict[str, Any]:
-        """The study as JSON has it."""
+        """The study as JSON-serialisable values."""
         return asdict(self) | {
             "parameters": dict(self.parameters),
             "methods": [asdict(method) for method in self.methods],
@@ -150,7 +161,7 @@ class Study:
 
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> Study:
-        """What `plain` returned."""
+        """The study from what `plain` returned."""
         try:
             methods = tuple(Method(**method) for method in found["methods"])
             return cls(**dict(found) | {"methods": methods, "seeds": tuple(found["seeds"])})
@@ -158,12 +169,8 @@ class Study:
             raise InputError(f"this is not the configuration of a study on a test problem: {error}") from None
 
 
-#: Rules by name. `Constant` is a number.
-RULES: dict[str, type[StepSize]] = {"smooth": Smooth, "aligned": Aligned, "monotone": Monotone, "armijo": Armijo}
-
-
 def step_size(text: str) -> StepSize:
-    """The step size that a number or the name of a rule stands for."""
+    """Parse a step size: a number, or the name of a rule."""
     try:
         return Constant(float(text))
     except ParameterError:
@@ -181,18 +188,6 @@ def step_size(text: str) -> StepSize:
     except TypeError as error:
         taken = ", ".join(signature(rule).parameters)
         raise ParameterError(f"{text}: {error}. {written.name} takes {taken}") from None
-
-
-SEEDS = (24, 42, 48, 100, 123)
-#: No method needs more than 18,538 steps.
-STEPS = 50_000
-LR = "0.001"
-#: The authors ran the starred Nash-MTL with five times the step size of the other methods.
-AUTHORS_LR = {"nash-mtl*": "0.005"}
-
-_METHODS = ("mgda", "upgrad", "upgrad*", "dualproj", "dualproj*", "nash-mtl", "nash-mtl*")
-_POOL = ("mgda", "nash-mtl*", "upgrad*", "dualproj*")
-_MIXED = ("mas-rand", "mas-rr(10)", "mas-rr(100)", "mas-rr(500)")
 
 
 @dataclass(frozen=True)
@@ -252,13 +247,13 @@ def paper_study(name: str, authors_lr: bool = False) -> Study:
 
 
 def title_of(study: Study) -> str:
-    """A heading: the paper's, or problem and number of methods."""
+    """Title of a study: the paper's, or problem and number of methods."""
     found = _in_paper(study)
     return PAPER[found[0]].title if found else f"{len(study.methods)} methods on {study.make_problem().label}"
 
 
 def _in_paper(study: Study) -> tuple[str, bool] | None:
-    """The name of the paper's study that this one is, and whether it has the authors' step sizes."""
+    """Name of the equal study of the paper, and whether it has the authors' step sizes; None if there is none."""
     for name in PAPER:
         for authors_lr in (False, True):
             if study == paper_study(name, authors_lr):

@@ -15,12 +15,12 @@ from paretograd.experiments.files import write_text
 from paretograd.experiments.folder import Folder
 from paretograd.experiments.synthetic.study import Study, title_of
 
-#: Losses that a table for people shows; the csv has all.
+#: Number of losses in table.md; table.csv has all.
 SHOWN_LOSSES = 3
 
 
 def for_people(study: Study, found: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The same in words, by the headings that people read."""
+    """Rows as texts, under the headings of the table."""
     losses = [key for key in found[0] if key.startswith("final_f")][:SHOWN_LOSSES]
     shown = []
     for row in found:
@@ -41,7 +41,7 @@ def for_people(study: Study, found: Sequence[Mapping[str, Any]]) -> list[dict[st
 
 
 def for_page(study: Study, found: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
-    """Numbers by headings that stand alone, for a page that can align and format them."""
+    """Rows for the page, under self-explanatory headings."""
     return [
         {
             "method": row["method"],
@@ -59,7 +59,7 @@ def for_page(study: Study, found: Sequence[Mapping[str, Any]]) -> list[dict[str,
 
 
 def heading(study: Study) -> str:
-    """What the numbers are, in one sentence."""
+    """One sentence that says what the numbers are."""
     over_seeds = ", median, range" if len(study.seeds) > 1 else ""
     m = study.make_problem().m
     few = f" ({SHOWN_LOSSES} of {m})" if m > SHOWN_LOSSES else ""
@@ -76,7 +76,7 @@ def ends(study: Study) -> str:
 
 
 def legend(study: Study, found: Sequence[Mapping[str, Any]]) -> str:
-    """What the words mean."""
+    """Definitions of the terms in the table."""
     missed = any(row["iterations_max"] is None for row in found)
     return (
         "gamma: distance from Pareto stationarity. theorem: the paper's result that covers the rule. conflicts: steps, "
@@ -86,7 +86,7 @@ def legend(study: Study, found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def notes(study: Study, trajectories: Mapping[str, Trajectory]) -> list[str]:
-    """What ended otherwise than at the target, and who left the box."""
+    """Runs that missed the target, and runs that left the box."""
     made = []
     for label, found in trajectories.items():
         for run, seed in enumerate(study.seeds):
@@ -144,7 +144,7 @@ def _quoted(label: str) -> str:
 
 
 def rows(study: Study, trajectories: Mapping[str, Trajectory]) -> list[dict[str, Any]]:
-    """Plain values; None where gamma stayed above the target."""
+    """The table as plain values; None if gamma stayed above the target."""
     shown = study.seeds.index(study.shown_seed)
     made = []
     for (label, found), method in zip(trajectories.items(), study.methods, strict=True):

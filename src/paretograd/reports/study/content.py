@@ -17,6 +17,13 @@ from paretograd.reports.palette import Curve, curves
 
 #: Points of a curve, about; its extremes come on top.
 COUNT = 320
+#: Objectives that get a panel of their own.
+PANELS = 8
+#: Points of the Pareto front in a picture: of a curve, and of a surface.
+_FRONT_POINTS = {2: 400, 3: 600}
+_FEW_FRONT_POINTS = 40
+#: A gap this many times as wide as its neighbours separates two pieces of a front.
+_GAP = 5.0
 
 
 def thin(gamma: Array, losses: Array, count: int = COUNT) -> NDArray[np.int64]:
@@ -42,15 +49,6 @@ def thin(gamma: Array, losses: Array, count: int = COUNT) -> NDArray[np.int64]:
 def spaced(last: int, count: int = 80) -> NDArray[np.int64]:
     """Iterations 0 to ``last`` on a log scale, for a curve without surprises."""
     return np.unique(np.rint(np.geomspace(1.0, last + 1.0, count)).astype(np.int64)) - 1
-
-
-#: Objectives that get a panel of their own.
-PANELS = 8
-#: Points of the Pareto front in a picture: of a curve, and of a surface.
-_FRONT_POINTS = {2: 400, 3: 600}
-_FEW_FRONT_POINTS = 40
-#: A gap this many times as wide as its neighbours separates two pieces of a front.
-_GAP = 5.0
 
 
 @dataclass(frozen=True)

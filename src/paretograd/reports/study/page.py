@@ -34,6 +34,7 @@ _PATTERNS = {
 
 #: Characters that a cell may have before it wraps.
 _SHORT = 24
+_BOUNDS = '<label><input type="checkbox" name="bounds" checked>bounds of the theorems</label>'
 
 
 def swatch(look: Curve) -> str:
@@ -112,9 +113,6 @@ def _class(number: bool) -> str:
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     lines = "\n".join(f"<tr>{''.join(row)}</tr>" for row in body)
     return f'<div class="wide"><table><thead><tr>{"".join(head)}</tr></thead>\n<tbody>{lines}</tbody></table></div>'
-
-
-_BOUNDS = '<label><input type="checkbox" name="bounds" checked>bounds of the theorems</label>'
 
 
 def page(

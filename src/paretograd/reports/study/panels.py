@@ -31,6 +31,15 @@ _SYMBOLS = {
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 #: Digits that are kept: more than a screen can show.
 _DIGITS = 6
+_HEADINGS = {
+    "gamma": "Distance to Pareto stationarity",
+    "space": "Objective space",
+    "parallel": "Where the runs end",
+}
+_GAMMA = (
+    "γ is the length of the shortest weighted average of the gradients. Where it is 0, no direction improves every "
+    "objective: the point is Pareto stationary, and a method has done what it can. The axis is logarithmic."
+)
 
 
 @dataclass(frozen=True)
@@ -148,13 +157,6 @@ def _numbers(values: Array) -> list[float | None]:
     return [float(f"{value:.{_DIGITS}g}") if np.isfinite(value) else None for value in values.tolist()]
 
 
-_HEADINGS = {
-    "gamma": "Distance to Pareto stationarity",
-    "space": "Objective space",
-    "parallel": "Where the runs end",
-}
-
-
 def summary(content: Content, problem: Problem) -> str:
     """What was run, in two sentences."""
     return (
@@ -214,12 +216,6 @@ def theory(findings: Sequence[Finding], smoothness: float | None) -> str:
         f"sizes and a constant of the method. They cover {covered} of the {_count(len(findings), 'run')} of this seed, "
         f"with L = {smoothness:.4g}. A bound holds for every function with that L, so most runs are far below it."
     )
-
-
-_GAMMA = (
-    "γ is the length of the shortest weighted average of the gradients. Where it is 0, no direction improves every "
-    "objective: the point is Pareto stationary, and a method has done what it can. The axis is logarithmic."
-)
 
 
 def _stop(stop_gamma: float | None) -> str:
