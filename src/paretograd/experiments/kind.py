@@ -1,15 +1,15 @@
 """What a study is, to the command line: its options, its runs, its results, and what is shown of them.
 
-A study is a dataclass. A field that is made by `option` is also an option of the command line. It is declared there and
-nowhere else: parsing, help, the command that a table carries and ``config.json`` all follow from the field. A `Kind`
-puts the dataclass together with the functions that run and show the study; `paretograd.experiments.registry` lists
-the kinds.
+A study is a dataclass. A field with an `Option` in its metadata is also an option of the command line. It is declared
+there and nowhere else: parsing, help, the command that a table carries and ``config.json`` all follow from the field.
+A `Kind` puts the dataclass together with the functions that run and show the study;
+`paretograd.experiments.registry` lists the kinds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,10 @@ class Option:
     read: Callable[[str], Any] | None = None
     switch: bool = False
 
-
-def option(default: Any, declared: Option) -> Any:
-    """A field of a study's dataclass that is also an option."""
-    return field(default=default, metadata={"option": declared})
+    @property
+    def metadata(self) -> dict[str, Option]:
+        """For a field of a study's dataclass: ``field(default=5, metadata=Option("...").metadata)``."""
+        return {"option": self}
 
 
 def options_of(study: type) -> dict[str, Option]:

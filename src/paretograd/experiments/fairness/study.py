@@ -16,7 +16,7 @@ from paretograd.errors import InputError, ParameterError, ParetogradError, Shape
 from paretograd.experiments import kind
 from paretograd.experiments.fairness.training import Setting
 from paretograd.experiments.files import file_names
-from paretograd.experiments.kind import Option, option, options_of, read_options
+from paretograd.experiments.kind import Option, options_of, read_options
 from paretograd.experiments.study import (
     Method,
     call,
@@ -166,14 +166,20 @@ class FairnessStudy:
         own_data: what is known of data that are not Adult; `run_fairness` sets it.
     """
 
-    methods: tuple[str, ...] = option((*TABLE, *UNSTABLE, *BEYOND), kind.METHODS)
-    seeds: tuple[int, ...] = option(SEEDS, kind.SEEDS)
-    steps: int = option(STEPS, Option(f"At most this many: {STEPS} if not given.", type=int, least=1))
+    methods: tuple[str, ...] = field(default=(*TABLE, *UNSTABLE, *BEYOND), metadata=kind.METHODS.metadata)
+    seeds: tuple[int, ...] = field(default=SEEDS, metadata=kind.SEEDS.metadata)
+    steps: int = field(
+        default=STEPS, metadata=Option(f"At most this many: {STEPS} if not given.", type=int, least=1).metadata
+    )
     lr: float = LR
     stop: float = STOP
-    gaps: Gaps = option("sums", Option("Gaps of sums as in the benchmark, or of group means.", "sums|means"))
-    scaling: Scaling = option("all", Option("Standardise over all rows as in the benchmark, or train.", "all|train"))
-    tf32: bool = option(True, kind.TF32)
+    gaps: Gaps = field(
+        default="sums", metadata=Option("Gaps of sums as in the benchmark, or of group means.", "sums|means").metadata
+    )
+    scaling: Scaling = field(
+        default="all", metadata=Option("Standardise over all rows as in the benchmark, or train.", "all|train").metadata
+    )
+    tf32: bool = field(default=True, metadata=kind.TF32.metadata)
     width: int = 256
     own_data: OwnData | None = field(default=None, repr=False)
 

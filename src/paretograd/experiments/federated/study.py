@@ -28,7 +28,7 @@ from paretograd.experiments.federated.plan import (
     rule_of,
 )
 from paretograd.experiments.files import file_names
-from paretograd.experiments.kind import Option, option, options_of, read_list, read_options
+from paretograd.experiments.kind import Option, options_of, read_list, read_options
 from paretograd.experiments.study import (
     call,
     checked_seeds,
@@ -74,28 +74,29 @@ class FederatedStudy:
         own_data: the checksum of images that are not CIFAR-10; `run_federated` sets it.
     """
 
-    parts: tuple[str, ...] = option(
-        tuple(PARTS), Option(f"Groups of runs, separated by commas: {','.join(PARTS)}.", "PARTS", read=read_list)
+    parts: tuple[str, ...] = field(
+        default=tuple(PARTS),
+        metadata=Option(f"Groups of runs, separated by commas: {','.join(PARTS)}.", "PARTS", read=read_list).metadata,
     )
-    methods: tuple[str, ...] = option((), kind.METHODS)
-    seeds: tuple[int, ...] = option(SEEDS, kind.SEEDS)
-    epochs: int = option(EPOCHS, Option(f"{EPOCHS} if not given.", type=int, least=1))
-    lr: float = option(LR, Option(f"Step size: {LR:g} if not given.", "LR", type=float))
-    noise: float | str = option(
-        NOISE,
-        Option(
+    methods: tuple[str, ...] = field(default=(), metadata=kind.METHODS.metadata)
+    seeds: tuple[int, ...] = field(default=SEEDS, metadata=kind.SEEDS.metadata)
+    epochs: int = field(default=EPOCHS, metadata=Option(f"{EPOCHS} if not given.", type=int, least=1).metadata)
+    lr: float = field(default=LR, metadata=Option(f"Step size: {LR:g} if not given.", "LR", type=float).metadata)
+    noise: float | str = field(
+        default=NOISE,
+        metadata=Option(
             f"Noise of the attack, relative to the flipped gradient: {NOISE:g} if not given. "
             "literal: the paper's scale.",
             "RHO|literal",
             read=read_noise,
-        ),
+        ).metadata,
     )
     every: int = 10
     clients: int = 10
     shards: int = 10
     size: int = 200
     test_size: int = 40
-    tf32: bool = option(True, kind.TF32)
+    tf32: bool = field(default=True, metadata=kind.TF32.metadata)
     own_data: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:

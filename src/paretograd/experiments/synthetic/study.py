@@ -19,7 +19,7 @@ from paretograd.descent import Aligned, Armijo, Constant, DescentWarning, Monoto
 from paretograd.descent.run import Descent
 from paretograd.errors import InputError, ParameterError, ParetogradError, UnknownNameError
 from paretograd.experiments.files import file_names
-from paretograd.experiments.kind import Option, option
+from paretograd.experiments.kind import Option
 from paretograd.experiments.study import Method, checked_seeds, labels_of
 from paretograd.problems.base import Problem
 from paretograd.problems.registry import problem
@@ -59,12 +59,18 @@ class Study:
     problem: str
     methods: tuple[Method, ...]
     seeds: tuple[int, ...] = (0,)
-    steps: int = option(10_000, Option("Take at most this many steps.", type=int, least=1))
+    steps: int = field(default=10_000, metadata=Option("Take at most this many steps.", type=int, least=1).metadata)
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    figure_seed: int | None = option(None, Option("The seed that figures show; the first if not given.", type=int))
-    stop_gamma: float = option(0.01, Option("Stop a run at a smaller gamma; 0: never.", type=float, least=0.0))
-    stop_norm: float = option(0.01, Option("Stop a run at a shorter direction; 0: never.", type=float, least=0.0))
-    dtype: str = option("float64", Option("Precision: float64 or float32."))
+    figure_seed: int | None = field(
+        default=None, metadata=Option("The seed that figures show; the first if not given.", type=int).metadata
+    )
+    stop_gamma: float = field(
+        default=0.01, metadata=Option("Stop a run at a smaller gamma; 0: never.", type=float, least=0.0).metadata
+    )
+    stop_norm: float = field(
+        default=0.01, metadata=Option("Stop a run at a shorter direction; 0: never.", type=float, least=0.0).metadata
+    )
+    dtype: str = field(default="float64", metadata=Option("Precision: float64 or float32.").metadata)
 
     def __post_init__(self) -> None:
         whole_number("study", "steps", self.steps)
