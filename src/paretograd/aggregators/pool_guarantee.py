@@ -52,7 +52,7 @@ def _covered(common: Guarantee, named: Sequence[tuple[str, Guarantee]]) -> Guara
 
 
 def _serves_sum(promise: Guarantee) -> bool:
-    """Whether a promise for its own F is one for the sum, too."""
+    """Return True if a promise for its own F also holds for the sum."""
     return promise.F in (SUM, MEAN) or (promise.non_conflicting and promise.in_cone)
 
 

@@ -18,7 +18,7 @@ _NEGLIGIBLE = 1e-7
 
 
 class Verdict(Enum):
-    """Whether a property holds. Users read the value."""
+    """An answer about a property: yes, no, or not known. Users read the value."""
 
     KEPT = "kept"
     BROKEN = "broken"
@@ -94,17 +94,17 @@ class Direction:
 
     @property
     def is_zero(self) -> bool:
-        """Whether d = 0 exactly, and not by cancellation."""
+        """Return True if d = 0 exactly, and not by cancellation."""
         return self.longest == 0.0
 
     @property
     def non_conflicting(self) -> Verdict:
-        """Whether no objective increases along ``-d``."""
+        """Return KEPT if no objective increases along ``-d``, BROKEN if one certainly does."""
         return Verdict.of(not self.hidden.any(), bool(self.conflicting.any()))
 
     @property
     def decreasing(self) -> bool:
-        """Whether every objective certainly decreases along ``-d``."""
+        """Return True if every objective certainly decreases along ``-d``."""
         return bool((self.slopes > self.errors).all())
 
     def decreases(self, phi: Array) -> bool:

@@ -69,12 +69,12 @@ class RunCheck:
 
     @property
     def covered(self) -> bool:
-        """Whether all hypotheses hold, so that the theorem applies to this run."""
+        """Return True if all hypotheses hold, so that the theorem applies to this run."""
         return all(condition.holds for condition in self.conditions)
 
     @property
     def holds(self) -> bool:
-        """Whether the claim holds to rounding. The theorem promises this only for a run that is covered."""
+        """Return True if the claim holds to rounding. The theorem promises this only for a covered run."""
         return self.slack >= -self.rounding
 
     @property

@@ -75,12 +75,12 @@ class StepCertificate:
 
     @property
     def non_conflicting(self) -> bool:
-        """Whether certainly no objective increases along ``-d``."""
+        """Return True if certainly no objective increases along ``-d``."""
         return not self.conflicts and not self.unknown
 
     @property
     def keeps_promise(self) -> bool | None:
-        """Whether the rule keeps all its promises at this step; None if not known, or if no rule was given."""
+        """Return True if the rule keeps all its promises at this step; None if not known, or if no rule was given."""
         verdicts = {promise.verdict for promise in self.promises}
         if Verdict.BROKEN in verdicts:
             return False

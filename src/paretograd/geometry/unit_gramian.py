@@ -53,7 +53,7 @@ class UnitGramian(NamedTuple):
 
     @property
     def has_zero_row(self) -> bool:
-        """Whether some gradient is zero, which makes the point Pareto stationary."""
+        """Return True if some gradient is zero, which makes the point Pareto stationary."""
         return self.live is not None
 
     def expand(self, values: Array, fill: float = 0.0) -> Array:

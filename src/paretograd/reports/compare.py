@@ -93,7 +93,7 @@ class Comparison:
 
     @property
     def stationary(self) -> bool:
-        """Whether gamma is zero to rounding: no direction decreases every objective."""
+        """Return True if gamma is zero to rounding: no direction decreases every objective."""
         return self.gamma <= _RESOLUTION * float(self.norms.max())
 
 

@@ -210,7 +210,7 @@ def _error(hessian: Array, gradient: Array, beta: float, rounding: float) -> flo
 
 
 def _is_linear(s: Function, L: Array, x: Array, jet: Jet, change: Array) -> bool:
-    """Whether the gradient of s is linear near x, over the change to come and over the rounding of x."""
+    """Return True if the gradient of s is linear near x, over the next change and over the rounding of x."""
     least = 4.0 * float(np.finfo(np.float64).eps) * float(np.abs(x).max())
     change = np.where(np.abs(change) > least, change, np.where(np.arange(len(x)) % 2, -least, least))
     there = s.jet(x + change)

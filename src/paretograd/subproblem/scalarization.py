@@ -103,7 +103,7 @@ class Scalarization(ABC):
 
     @property
     def sums_to_one_at_least(self) -> bool:
-        """Whether the multipliers always sum to one or more, so that ``|J.T lambda| >= gamma``."""
+        """Return True if the multipliers always sum to at least one, so that ``|J.T lambda| >= gamma``."""
         return self.risk
 
     @abstractmethod

@@ -64,7 +64,7 @@ class Smooth(Written):
         return DualPoint(point.multipliers, point.conjugate, point.residual, point.steps)
 
     def _is_risk(self, m: int) -> bool:
-        """Whether s is a risk measure, by the claim or at sampled points."""
+        """Return True if s is a risk measure, by the claim or at sampled points."""
         if m not in self._risks:
             self._risks[m] = self.risk or probing.check_translation(self.value, m, TRANSLATION).holds
         return self._risks[m]
