@@ -39,7 +39,7 @@ _RANGE = 300.0
 #: How much the range of log kappa may grow from one solve to the next, in units of `_RANGE`.
 _STRIDE = 0.4
 
-#: Slopes are raised to at least this, relative to their terms. It is above rounding, so that none is negative.
+#: Rounding of slopes relative to their terms, with a margin: slopes raised to this are not negative.
 _RAISED = 4e-15
 
 #: Cosines closer than this are equal up to rounding: a few dozen units of float64.
@@ -210,30 +210,33 @@ def _newton(
     z, v = start.z, start.v
     best, stalled, steps = _Iterate(z, v), 0, 0
     diagonal = slice(None, None, len(z) + 1)
+    w, x = np.exp(z), np.exp(v)
+    slope, size = C.dot(w), magnitude.dot(w)
     while steps < 400:
         steps += 1
-        w, x = np.exp(z), np.exp(v)
-        gap = x - C @ w
         miss = target - beta * z - v
-        # Relative changes dw = w xi, dx = x eta:  C dw - dx = gap,  beta xi + eta = miss; eliminate eta.
-        wx = w * x
+        # Relative changes dw = w xi, dx = x eta:  C dw - dx = x - C w,  beta xi + eta = miss; eliminate eta.
+        # Slopes below the rounding of C w count as rounding here. Otherwise dependent gradients with such slopes would
+        # make A singular, and the steps noise.
         A = C * w
         A *= w[:, None]
-        A.ravel()[diagonal] += beta * wx
-        xi = solve_scaled_spd(A, w * gap + wx * miss)
+        A.ravel()[diagonal] += beta * w * np.maximum(x, _RAISED * size)
+        xi = solve_scaled_spd(A, w * (x - slope + x * miss))
         eta = miss - beta * xi
         # Limit growth, and the decrease of the steadier of the two unknowns. The other one may have to fall by
         # hundreds of decades, and overshooting there does no harm.
-        size = max(float(xi.max()), float(eta.max()), -float(eta.min() if beta <= 1.0 else xi.min()))
-        scale = min(1.0, 2.0 / size) if size > 0.0 else 1.0
+        longest = max(float(xi.max()), float(eta.max()), -float(eta.min() if beta <= 1.0 else xi.min()))
+        scale = min(1.0, 2.0 / longest) if longest > 0.0 else 1.0
         xi, eta = scale * xi, scale * eta
         if beta > 1.0:
             eta = _fall(eta)
-        if stalled and size < 0.1:
+        if stalled and longest < 0.1:
             xi, eta = _in_logarithms(xi), _in_logarithms(eta)
         z = np.maximum(z + xi, _FLOOR)
         v = np.maximum(v + eta, _FLOOR)
-        error = _error(C, magnitude, beta, target, z)
+        w, x = np.exp(z), np.exp(v)
+        slope, size = C.dot(w), magnitude.dot(w)
+        error = _error(slope, size, beta, target, z)
         if error < best.error:
             best, stalled = _Iterate(z, v, error), 0
         elif best.error < 1e-6 and scale == 1.0:
@@ -261,13 +264,12 @@ def _fall(change: Array) -> Array:
     return np.where(change < -0.7, np.minimum(change, np.log(np.maximum(1.0 + change, 0.005))), change)
 
 
-def _error(C: Array, magnitude: Array, beta: float, target: Array, z: Array) -> float:
-    w = np.exp(z)
-    lack = np.exp(np.minimum(target - beta * z, -_FLOOR))
-    lack -= C.dot(w)
+def _error(slope: Array, size: Array, beta: float, target: Array, z: Array) -> float:
+    """Return the largest error of the equation, relative to the sizes of the sums that make the slopes."""
+    lack = np.exp(np.minimum(target - beta * z, -_FLOOR)) - slope
     errors = np.abs(lack)
     if z[z.argmin()] <= _FLOOR:
         # A weight that is effectively zero needs a slope of at least this; a larger slope makes it smaller still.
         errors = np.where(z <= _FLOOR, lack, errors)
-    errors /= magnitude.dot(w)
+    errors /= size
     return float(errors[errors.argmax()])
