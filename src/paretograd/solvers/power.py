@@ -215,13 +215,17 @@ def _newton(
     while steps < 400:
         steps += 1
         miss = target - beta * z - v
-        # Relative changes dw = w xi, dx = x eta:  C dw - dx = x - C w,  beta xi + eta = miss; eliminate eta.
+        gap = x - slope
+        if stalled:
+            # Gaps within rounding must not move weights: for a small beta, tiny weights would follow them far.
+            gap = np.where(np.abs(gap) <= 1e-15 * size, 0.0, gap)
+        # Relative changes dw = w xi, dx = x eta:  C dw - dx = gap,  beta xi + eta = miss; eliminate eta.
         # Slopes below the rounding of C w count as rounding here. Otherwise dependent gradients with such slopes would
         # make A singular, and the steps noise.
         A = C * w
         A *= w[:, None]
         A.ravel()[diagonal] += beta * w * np.maximum(x, _RAISED * size)
-        xi = solve_scaled_spd(A, w * (x - slope + x * miss))
+        xi = solve_scaled_spd(A, w * (gap + x * miss))
         eta = miss - beta * xi
         # Limit growth, and the decrease of the steadier of the two unknowns. The other one may have to fall by
         # hundreds of decades, and overshooting there does no harm.
@@ -239,7 +243,7 @@ def _newton(
         error = _error(slope, size, beta, target, z)
         if error < best.error:
             best, stalled = _Iterate(z, v, error), 0
-        elif best.error < 1e-6 and scale == 1.0:
+        elif best.error < 1e-3 and scale == 1.0:
             stalled += 1
         # At the level of rounding, stop after two steps without progress. Before that, the error may rise for a while.
         if best.error < goal or stalled >= (2 if best.error < 1e-12 else 40):

@@ -255,7 +255,8 @@ def _singular_move(problem: Problem, y: Array, face: Face) -> Array:
 def _release(slope: Array, y: Array, a: Array, mu: list[float], face: Face) -> Face | None:
     """Join the two neighbouring blocks whose slopes are most out of order; None at the optimum."""
     error = TOL * (1.0 + largest(y))
-    high, low, norm = ((slope - error) / a).tolist(), ((slope + error) / a).tolist(), (1.0 / a).tolist()
+    norms = _SHORTEST / a  # only ratios matter: stay in the middle of float64's range
+    high, low, norm = ((slope - error) * norms).tolist(), ((slope + error) * norms).tolist(), norms.tolist()
     tops = [max(rows, key=high.__getitem__) for rows in face.blocks]
     bottoms = [min(rows, key=low.__getitem__) for rows in face.blocks]
     shortest = [min([norm[k] for k in rows]) for rows in face.blocks]
