@@ -159,10 +159,15 @@ def smallest(
     values, vectors = np.linalg.eigh(H.take(face, 0).take(face, 1))
     # Well below the eigenvalues of resolved angles, and above the rounding of the cosines.
     null = vectors[:, values <= resolution**2 / (16.0 if resolution < 1e-5 else 4.0)]
-    N = null @ null.T
-    x0 = part - N @ part
+    if null.shape[1]:
+        N = null @ null.T
+        x0 = part - N @ part
+        moved = active_set(N, x0, resolution)
+        if moved.residual > rounding:  # x0 + N z stays negative: the large weights are needed
+            return found
+        part = np.maximum(x0 + N @ moved.a, 0.0)
     shortest = np.zeros_like(a)
-    shortest[face] = np.maximum(x0 + N @ active_set(N, x0, resolution).a, 0.0) if null.shape[1] else part
+    shortest[face] = part
     return found._replace(a=shortest)
 
 
