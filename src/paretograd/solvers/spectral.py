@@ -157,8 +157,8 @@ def _key(face: Face) -> tuple[tuple[int, ...], ...]:
 
 
 def _insist(problem: Problem, y: Array, steps: int) -> Found:
-    """Newton's method from points of ADMM, then the active-set method from the last of them."""
-    C, a, eye = problem.C, problem.a, np.eye(len(y))
+    """Newton's method from points of ADMM, then the active-set method from the last of them, and from y."""
+    C, a, eye, start = problem.C, problem.a, np.eye(len(y)), y
     inverse, square, dual = np.linalg.inv(C / _RHO + eye), (a * a).tolist(), np.zeros(len(a))
     for _ in range(_ROUNDS):
         for _ in range(_STEPS):
@@ -170,8 +170,15 @@ def _insist(problem: Problem, y: Array, steps: int) -> Found:
         steps += _STEPS + used
         if residual <= problem.enough:
             return answer, place, residual, steps
-    y, face, used = active_set(problem, y, face)
-    return y, face, _residual(problem, y, face), steps + used
+    best = answer, place, np.inf, steps
+    for begin in ((y, face), _descend(problem, start)):
+        y, face, used = active_set(problem, *begin)
+        residual, steps = _residual(problem, y, face), steps + used
+        if residual < best[2]:
+            best = y, face, residual, steps
+        if residual <= problem.enough:
+            break
+    return best
 
 
 def active_set(problem: Problem, y: Array, face: Face) -> tuple[Array, Face, int]:
