@@ -12,7 +12,8 @@ PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrai
 
 # The OpenBLAS bundled with numpy and scipy has kernels for many processors, which round differently.
 PROCESSORS := $(if $(filter x86_64,$(shell uname -m)),Haswell Sandybridge Prescott $(if $(shell grep -sm1 avx512f /proc/cpuinfo),SkylakeX))
-NUMERICAL  := $(wildcard $(patsubst %,tests/test_%.py,processors exactness properties references robust_solvers spectral_solver families equal_angle fuzz))
+NUMERICAL  := tests/solvers $(patsubst %,tests/aggregators/test_%.py,exactness properties equal_angle) \
+              $(patsubst %,tests/test_%.py,processors references families fuzz)
 
 # Flower needs other versions of shared dependencies, so it gets a separate environment.
 FLOWER_VENV := .venv-flower

@@ -1,4 +1,4 @@
-"""Shared set-up of the tests: `support` is importable because pytest puts this folder on the path.
+"""Shared set-up of the tests. The folders mirror those of the package; `support` holds what they share.
 
 Runs are reproducible: hypothesis draws the same examples every time (a failure in CI is a failure here), and
 the number of examples is raised from the command line with ``--hypothesis-profile=thorough``.

@@ -10,11 +10,11 @@ import ast
 import copy
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support import ROOT
 from support.adult import made_adult
 from support.models import MODELS
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from paretograd.problems import hypervolume, non_dominated
 from paretograd.problems.cifar10 import cnn
 from paretograd.problems.fairness import classifier
 
-SOURCE = Path(__file__).parents[1] / "src" / "paretograd"
+SOURCE = ROOT / "src" / "paretograd"
 
 #: What makes tensors on the default device, as torch.utils._device lists it, less what nobody uses.
 MAKERS = {

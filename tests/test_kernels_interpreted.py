@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support import ROOT
 
 pytest.importorskip("triton", reason="there is no Triton; make test-kernels installs it")
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_all_kernels():

@@ -1,5 +1,9 @@
-"""What the tests stand on: families of Jacobians (`families`, `strategies`) and independent answers
-(`references`).
+"""What the tests share: families of Jacobians, independent references, models and data.
 
-These three never import the package under test.
+`families`, `strategies` and `references` never import the package under test.
 """
+
+from pathlib import Path
+
+#: Root folder of the repository.
+ROOT = Path(__file__).parents[2]

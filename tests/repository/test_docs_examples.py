@@ -15,8 +15,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.exists()]
 BLOCK = re.compile(r"(?ms)^(?P<fence>[ \t]*```)(?:python|py)\b[^\n]*\n(?P<code>.*?)^(?P=fence)[ \t]*$")
 CHECKER, FLAGS = doctest.OutputChecker(), doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

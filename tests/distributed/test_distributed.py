@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import ROOT
 from torch import nn
 
 import paretograd as pg
 from paretograd.autograd.graph import Graph
 from paretograd.autograd.roots import roots_of
 
-ROOT = Path(__file__).parents[1]
-WORKER = Path(__file__).parent / "support" / "processes" / "worker.py"
+WORKER = ROOT / "tests" / "support" / "processes" / "worker.py"
 
 #: Where the models of the processes are.
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 CHANGE = re.compile(r"(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)%? -> (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)%?")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from support import ROOT
 from typer.testing import CliRunner
 
 import paretograd as pg
@@ -19,7 +19,7 @@ from paretograd.reports.explain import explain
 from paretograd.reports.words import short_name
 from paretograd.subproblem import CVaR
 
-PAGE = Path(__file__).parents[1] / "docs" / "coverage.md"
+PAGE = ROOT / "docs" / "coverage.md"
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+from support import ROOT
 from support.adult import made_adult
 from support.killing import Press, killed_at_every_write, results_in
 from typer.testing import CliRunner
@@ -547,7 +548,7 @@ class TestOwnData:
 
     def test_results_from_before_are_read_and_resumed(self, tmp_path):
         """They are of Adult, and say nothing of the data."""
-        results = Path(__file__).parent.parent / "results" / "fairness"
+        results = ROOT / "results" / "fairness"
         shutil.copytree(results, tmp_path / "s")
         study = read_results(tmp_path / "s").study
         assert study.own_data is None

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support import ROOT
 from typer.testing import CliRunner
 
 import paretograd as pg
@@ -359,6 +360,6 @@ class TestPlot:
 
 
 def test_the_documented_table_is_what_is_printed(run) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     printed = run("compare", "example", "--only", "mean,mgda,upgrad,capped-mgda").output.partition("\n\nworst:")[0]
     assert "\n".join(line.rstrip() for line in printed.splitlines()) in page

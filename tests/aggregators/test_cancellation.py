@@ -28,7 +28,7 @@ from torch import nn
 
 import paretograd as pg
 
-CASES = json.loads((Path(__file__).parent / "data" / "cancellation.json").read_text())
+CASES = json.loads(Path(__file__).with_name("cancellation.json").read_text())
 #: The rules whose answers jump where gradients cancel.
 NAMES = ["upgrad", "dualproj", "pcgrad+", "greedy-dcp", "cagrad(.5)", "cagrad(1)"]
 
