@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from support import ROOT
-from support.adult import made_adult
+from support.fairness import made_adult
 from support.models import MODELS
 from torch import Tensor, nn
 

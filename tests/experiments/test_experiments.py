@@ -17,7 +17,7 @@ import paretograd as pg
 from paretograd.cli import studies as commands
 from paretograd.cli.app import app
 from paretograd.errors import InputError, MissingExtraError, ParameterError, UnknownNameError
-from paretograd.experiments import PAPER, Method, Study, Watch, paper_study, run_study
+from paretograd.experiments import PAPER, Method, Study, paper_study, run_study
 from paretograd.experiments.files import file_names, remove_drafts, write_text
 from paretograd.experiments.kind import flag
 from paretograd.experiments.registry import STUDIES
@@ -385,27 +385,6 @@ class TestCommands:
         assert run(*shlex.split(study.command())[1:]).exit_code == 0
         problem = study.make_problem()
         assert seen == [replace(study, parameters=dict(problem.parameters))]
-
-
-def test_a_watch_is_told_what_happens(tmp_path):
-    class Notebook(Watch):
-        def __init__(self):
-            self.lines = []
-
-        def begin(self, labels, steps):
-            self.lines.append((labels, steps))
-
-        def steps(self, taken, running, gamma):
-            assert (running > 0) == (gamma == gamma)
-
-        def finished(self, label, before):
-            self.lines.append((label, before))
-
-    first, second = Notebook(), Notebook()
-    run_study(SMALL, tmp_path, watch=first)
-    run_study(SMALL, tmp_path, resume=True, watch=second)
-    assert first.lines == [(("MGDA", "UPGrad*"), 40), ("MGDA", False), ("UPGrad*", False)]
-    assert second.lines[1:] == [("MGDA", True), ("UPGrad*", True)]
 
 
 def test_the_folder_is_a_path_or_text(tmp_path):

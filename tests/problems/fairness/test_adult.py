@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.adult import EDUCATION, MARITAL, made_adult, made_file, made_lines
+from support.fairness import EDUCATION, MARITAL, made_adult, made_file, made_lines
 
 import paretograd as pg
 from paretograd.experiments.fairness.ensemble import Ensemble, sort_rows

@@ -1,4 +1,7 @@
-"""Made people in the format of the UCI Adult files: every category, unknown values, and a label that can be learned."""
+"""Synthetic people in the format of the UCI Adult files, and a small fairness study of them.
+
+They have every category and unknown values, and their label can be learned.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,14 @@ import lzma
 import random
 from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
+
+from paretograd.descent import Stop
+from paretograd.experiments.fairness import FairnessResults, FairnessStudy, MethodResult, ensemble, run_fairness
+from paretograd.experiments.fairness import run as run_module
+from paretograd.problems.fairness import Rows, load_adult
 from paretograd.problems.fairness.adult import Adult, encode
 from paretograd.problems.sources import DataFile
 
@@ -58,3 +69,51 @@ def made_file(folder: Path, name: str, text: str, suffix: str = "") -> DataFile:
     (folder / f"{name}{suffix}").write_bytes(packed(text, suffix))
     digest = hashlib.sha256(text.encode()).hexdigest()
     return DataFile(name, len(text.encode()), digest, f"https://example.invalid/{name}")
+
+
+def rows_of(count: int, features: int, seed: int, groups: float = 0.4, labels: float = 0.3) -> Rows:
+    """Random rows in float64, with these shares of ones."""
+    draw = torch.Generator().manual_seed(seed)
+    uniform = torch.rand((2, count), generator=draw, dtype=torch.float64)
+    X = torch.randn((count, features), generator=draw, dtype=torch.float64)
+    return Rows(X, (uniform[0] < labels).double(), (uniform[1] < groups).double())
+
+
+ADULT = made_adult(300)
+#: Ways to sum the gaps between groups.
+GAPS = ("sums", "means")
+SMALL = FairnessStudy(methods=("mgda", "mas-rand", "upgrad*"), seeds=(24, 100), steps=12, width=4, lr=0.05, stop=0.0)
+
+
+def make_small(patch: pytest.MonkeyPatch) -> None:
+    """Replace Adult by the synthetic people, unless a folder is named, and pad their rows with few zeros."""
+    patch.setattr(ensemble, "_SLICE", 256)
+    patch.setattr(
+        run_module, "load_adult", lambda folder, scaling: ADULT if folder is None else load_adult(folder, scaling)
+    )
+
+
+def run(folder: Path, study: FairnessStudy = SMALL, **options: object) -> FairnessResults:
+    return run_fairness(study, folder, **({"device": "cpu"} | options))
+
+
+def example(label: str = "MGDA") -> MethodResult:
+    """Four runs of a method, with made numbers."""
+    test = np.zeros((4, 7))
+    test[:, :3] = [[0.75, 0.60, 0.08], [0.76, 0.61, 0.07], [0.77, 0.62, 0.06], [0.76, 0.61, 0.07]]
+    return MethodResult(
+        label=label,
+        seeds=(24, 42, 64, 100),
+        reasons=(Stop.GAMMA, Stop.GAMMA, Stop.STEPS, Stop.NOT_FINITE),
+        lengths=np.array([1, 2, 2, 1]),
+        conflicts=np.array([0, 1, 0, 2]),
+        steps=np.arange(3),
+        losses=np.ones((3, 4, 3), np.float32),
+        gamma=np.full((3, 4), 0.5, np.float32),
+        norms=np.ones((3, 4), np.float32),
+        weights=np.ones((3, 4, 3), np.float32),
+        finals=np.arange(12.0).reshape(4, 3),
+        train=test,
+        validation=test,
+        test=test,
+    )
