@@ -1,6 +1,6 @@
 """`backward` in the settings that training runs use: precisions, scaling, dropout, checkpoints, compilers, loops.
 
-The reference is the slow way on the same graph (`support.models.slowly`): one pass per loss, products in float64.
+The reference is the slow way on the same graph (`support.backward`): one pass per loss, products in float64.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import sys
 
 import pytest
 import torch
-from support.models import Expected, slowly, three
+from support.backward import Expected, slowly
+from support.models import three
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
