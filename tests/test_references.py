@@ -1,17 +1,18 @@
-"""The references judge the package; here they judge each other.
+"""The references and the families that the package is tested with, tested themselves. Nothing here imports the package.
 
-Exact answers (fixed point, certified by optimality conditions) against brute force over all faces, against
-scipy's non-negative least squares and against Clarabel, on every family with at most 4 objectives. Nothing
-here imports the package.
+References (fixed point, certified by optimality conditions) are compared with brute force over all faces, with scipy's
+non-negative least squares and with Clarabel, on every family with at most 4 objectives. What a family claims of its
+matrices is checked in exact arithmetic.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from numpy.typing import NDArray
 from support import references as ref
@@ -203,3 +204,40 @@ def test_imtl_g_and_config_are_the_formulas_of_their_papers(name: str) -> None:
         if np.linalg.norm(u) > 1e-6:  # else its direction is rounding
             u /= np.linalg.norm(u)
             assert difference(ref.config(J), (J @ u).sum() * u, float(norms.sum())) <= 1e-9
+
+
+# Families
+
+
+@families
+def test_a_family_is_deterministic_and_of_the_size_asked_for(family: Family) -> None:
+    for m, n in product((1, 2, 5), (1, 3, 7)):
+        if family.fits(m, n):
+            J = family.make(m, n, 3)
+            assert J.shape == (m, n)
+            assert J.dtype == torch.float64
+            assert torch.equal(J, family.make(m, n, 3))
+
+
+@families
+def test_the_claims_of_a_family_hold_exactly(family: Family) -> None:
+    """Stationary if and only if gamma = 0; strongly so if and only if no gradient survives projection,
+    because the dual cone is then the orthogonal complement of the rows; singular if and only if the rows are
+    dependent."""
+    for J in members(family):
+        if family.stationary != "maybe":
+            assert ref.is_stationary(J) == (family.stationary != "no")
+        if family.stationary == "strong":
+            assert not ref.projected_gradients(J).any()
+        if family.singular:
+            assert len(fixed.independent(fixed.gram(fixed.lift(J)))) < len(J)
+
+
+def test_weakly_stationary_matrices_are_not_strongly_so() -> None:
+    for J in members(FAMILIES["weakly_stationary"]):
+        assert ref.projected_gradients(J).any()
+
+
+def test_nearly_stationary_matrices_are_at_the_distance_they_are_made_for() -> None:
+    for J in members(FAMILIES["nearly_stationary"]):
+        assert ref.gamma(J) == pytest.approx(J[0, -1], rel=1e-15)

@@ -1,4 +1,4 @@
-"""Every Python block in README.md and docs/ runs, and shows the value that it claims to show.
+"""The documentation: its Python examples run and show what they claim, and its results are those in results/.
 
 The blocks of one file run in order in one namespace. A comment that starts with `# ->` after an expression is
 compared with the expression's value, or with what it printed where the value is None; `...` matches anything,
@@ -8,6 +8,7 @@ and the comment lines right below it belong to it.
 import ast
 import contextlib
 import doctest
+import importlib.util
 import io
 import itertools
 import re
@@ -20,6 +21,7 @@ from support import ROOT
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.exists()]
 BLOCK = re.compile(r"(?ms)^(?P<fence>[ \t]*```)(?:python|py)\b[^\n]*\n(?P<code>.*?)^(?P=fence)[ \t]*$")
 CHECKER, FLAGS = doctest.OutputChecker(), doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("*/config.json"))
 
 
 def claimed(lines: list[str], statement: ast.stmt) -> str | None:
@@ -63,3 +65,33 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         offset = text.count("\n", 0, block.start("code"))
         code = textwrap.dedent(block["code"])
         run_block(code, page.relative_to(ROOT).as_posix(), offset, namespace)
+
+
+@pytest.fixture(scope="module")
+def script():
+    """docs/make_results.py, which finds what it shares with its neighbours beside it."""
+    spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+class TestResults:
+    def test_the_page_has_the_tables(self, script, folder):
+        """`python docs/make_results.py` writes it again."""
+        page = (ROOT / "docs" / f"{folder.name}.md").read_text(encoding="utf-8")
+        assert script.with_results(page, folder) == page
+
+    def test_the_page_shows_the_figures(self, folder):
+        page = (ROOT / "docs" / f"{folder.name}.md").read_text(encoding="utf-8")
+        figures = sorted((folder / "figures").glob("*.svg"))
+        assert figures
+        for figure in figures:
+            name = f"{folder.name}-{figure.name}"
+            assert (ROOT / "docs" / "assets" / name).read_bytes() == figure.read_bytes()
+            assert f"(assets/{name})" in page

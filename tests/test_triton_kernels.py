@@ -1,23 +1,33 @@
-"""Triton's kernels run by its interpreter, on a CPU, against what they stand for. Run in a process of its own.
+"""The Triton kernels for GPUs, run on the CPU by Triton's interpreter, against torch.
 
-The interpreter must be asked for before Triton is imported: ``TRITON_INTERPRET=1``.
+The environment must ask for the interpreter before Triton is imported, as `make test-kernels` does.
 """
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
+
+import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from paretograd.experiments.fairness import ensemble
 from paretograd.experiments.federated.clients import Clients
 from paretograd.experiments.federated.fused import FusedPass, Layout
-from paretograd.geometry import triton_kernels
 from paretograd.problems.cifar10 import Images, cnn
 from paretograd.problems.cifar10.model import normalized
 
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None,
+    reason="make test-kernels runs these tests",
+)
 
-def gramian_of_long_rows() -> None:
+
+def test_gramian_of_long_rows() -> None:
     """Both Gramian kernels, and the weighted sum; n is no multiple of any block."""
+    from paretograd.geometry import triton_kernels  # imports Triton
+
     J = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0))
     for exact, bound in ((True, 1e-12), (False, 1e-5)):
         parts = torch.empty(4, 3, 3, dtype=torch.float64)
@@ -31,7 +41,7 @@ def gramian_of_long_rows() -> None:
     _close(out, w @ J, 1e-6)
 
 
-def chain_through_a_rectifier() -> None:
+def test_chain_through_a_rectifier() -> None:
     """The fairness study's kernel, with a slope that is the same for all rows."""
     draw = torch.Generator().manual_seed(1)
     slope = torch.randn(2, 1, 32, generator=draw).expand(-1, 256, -1)
@@ -42,7 +52,7 @@ def chain_through_a_rectifier() -> None:
         _close(found, wanted, 1e-6)
 
 
-def fused_pass_of_the_federated_study() -> None:
+def test_fused_pass_of_the_federated_study() -> None:
     """Gradients of each client by torch.autograd; scales of either sign and zero decide what the pooling takes."""
     draw = torch.Generator().manual_seed(2)
     images = [
@@ -74,9 +84,3 @@ def fused_pass_of_the_federated_study() -> None:
 def _close(found: torch.Tensor, wanted: torch.Tensor, bound: float) -> None:
     error = float((found.double() - wanted.double()).norm() / wanted.double().norm())
     assert error <= bound, (error, bound)
-
-
-if __name__ == "__main__":
-    for check in (gramian_of_long_rows, chain_through_a_rectifier, fused_pass_of_the_federated_study):
-        check()
-        print(check.__name__)
