@@ -12,8 +12,8 @@ PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrai
 
 # The OpenBLAS bundled with numpy and scipy has kernels for many processors, which round differently.
 PROCESSORS := $(if $(filter x86_64,$(shell uname -m)),Haswell Sandybridge Prescott $(if $(shell grep -sm1 avx512f /proc/cpuinfo),SkylakeX))
-NUMERICAL  := tests/solvers $(patsubst %,tests/aggregators/test_%.py,exactness properties equal_angle) \
-              $(patsubst %,tests/test_%.py,processors references fuzz)
+NUMERICAL  := $(patsubst %,tests/aggregators/test_%.py,exactness properties equal_angle) tests/solvers \
+              $(patsubst %,tests/test_%.py,fuzz processors)
 
 # Flower needs other versions of shared dependencies, so it gets a separate environment.
 FLOWER_VENV := .venv-flower

@@ -12,7 +12,7 @@ from hypothesis import settings
 from paretograd.autograd import engine as engine_module
 from paretograd.autograd import rows as rows_module
 
-settings.register_profile("default", max_examples=50, deadline=None, derandomize=True)
+settings.register_profile("default", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=1000, deadline=None, derandomize=False)
 settings.load_profile("default")
 

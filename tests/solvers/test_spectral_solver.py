@@ -70,7 +70,7 @@ def error(J: Array, spectrum: Array) -> float:
 @spectra
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
 def test_directions_are_exact(name: str, family: Family) -> None:
-    for J in members(family, seeds=2):
+    for J in members(family, seeds=1):
         spectrum = SPECTRA[name](len(J))
         # Terms that cancel leave 1e-16 of them: relative to a direction of 1e-6 of the terms, 1e-10.
         short = np.linalg.norm(reference(J, spectrum).direction) <= 1e-2 * np.linalg.norm(J, axis=1).max()
@@ -103,7 +103,7 @@ def test_many_objectives(name: str, family: str) -> None:
 
 
 def test_a_hundred_objectives() -> None:
-    assert error(FAMILIES["gaussian"].make(128, 160, 0).numpy(), SPECTRA["linear"](128)) <= 1e-10
+    assert error(FAMILIES["gaussian"].make(100, 120, 0).numpy(), SPECTRA["linear"](100)) <= 1e-10
 
 
 @pytest.mark.parametrize("name", ["linear", "geometric", "three", "plateaus"])

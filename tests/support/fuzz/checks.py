@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import permutations
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import paretograd as pg
+from support.families import Family
 from support.families.cancelling import SAFE_ANGLE, exact
 from support.families.extreme import LEAST_NORM
 from support.promises import CONFLICT, NEGLIGIBLE, SUMMED
@@ -88,6 +89,12 @@ class Scene:
             return 0.0
         problem = Problem(exact(torch.from_numpy(self.units)))
         return math.ldexp(problem.gamma, problem.exponent)
+
+
+@cache
+def scene_of(family: Family, m: int, n: int, seed: int) -> Scene:
+    """The scene of a family's matrix, made once in a process: exact solutions take longer than the rules."""
+    return Scene(Input.of(family, m, n, seed))
 
 
 def examine(scene: Scene, name: str, *, depth: int, seed: int = 0) -> Iterator[Check]:
