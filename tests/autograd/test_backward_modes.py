@@ -81,7 +81,7 @@ def test_precisions(dtype: torch.dtype, tolerance: float, engine: str) -> None:
 def test_dependent_gradients_in_single_precision(name: str, engine: str) -> None:
     """Sums, copies and opposites of losses make a singular Gramian, which rounding must not make indefinite."""
     rule = pg.get(name, **({"cap": 0.6} if name.startswith("capped") else {}))
-    for seed in range(4):
+    for seed in range(2):
         net = network()
         x = torch.randn(64, 10, generator=torch.Generator().manual_seed(seed))
         a, b, c = task_losses(net, x, torch.zeros(64, 3))
@@ -213,7 +213,7 @@ def test_compiled_around_the_call(backend: str, recwarn: pytest.WarningsRecorder
         return gramian, 2.0 * step.weights, torch.stack(losses).detach() + 1.0
 
     compiled = torch.compile(step, backend=backend)
-    for count in (3, 3, 2, 1, 3):
+    for count in (3, 3, 1):
         net.zero_grad()
         wanted = step(x.double(), y.double(), count)
         grads = [param.grad for param in net.parameters()]

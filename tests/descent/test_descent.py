@@ -6,6 +6,7 @@ import math
 import signal
 import threading
 import warnings
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -97,9 +98,9 @@ def test_a_run_in_a_batch_is_the_run_alone(
     problem = pg.problem(name, **parameters)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DescentWarning)  # some of them leave their box
-        together = pg.descend(problem, pg.get(rule), lr, 120, seeds=SEEDS, stop_gamma=0.03, dtype=dtype)
+        together = pg.descend(problem, pg.get(rule), lr, 60, seeds=SEEDS, stop_gamma=0.03, dtype=dtype)
         for number, seed in enumerate(SEEDS):
-            alone = pg.descend(problem, pg.get(rule), lr, 120, seeds=(seed,), stop_gamma=0.03, dtype=dtype)
+            alone = pg.descend(problem, pg.get(rule), lr, 60, seeds=(seed,), stop_gamma=0.03, dtype=dtype)
             assert same(together.run(number), alone), seed
     assert together.seeds == SEEDS
 
@@ -278,25 +279,29 @@ RULES = {
 }
 
 
+def begin(rule: str) -> pg.Descent:
+    return pg.Descent(pg.problem("quadratic", m=3), RULES[rule](), 0.05, 120, seeds=SEEDS, stop_gamma=0.02)
+
+
+@cache
+def uninterrupted(rule: str) -> pg.Trajectory:
+    whole = begin(rule)
+    assert whole.advance(10**6) == whole.step
+    assert whole.trajectory().reasons.count(Stop.RUNNING) == 0
+    return whole.trajectory()
+
+
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("stop", [0, 13, 40, 300])
 def test_resuming_from_a_file_is_bit_identical(rule: str, stop: int, tmp_path: Path) -> None:
-    def begin() -> pg.Descent:
-        return pg.Descent(problem, RULES[rule](), 0.05, 120, seeds=SEEDS, stop_gamma=0.02)
-
-    problem = pg.problem("quadratic", m=3)
-    whole = begin()
-    assert whole.advance(10**6) == whole.step
-    first = begin()
+    first, second = begin(rule), begin(rule)
     first.advance(stop)
     path = write(tmp_path / "state.npz", first.state_dict(), overwrite=False)
-    second = begin()
     second.load_state_dict(read(path))
     assert same(second.trajectory(), first.trajectory())
     while not second.done:
         second.advance(11)
-    assert same(second.trajectory(), whole.trajectory())
-    assert whole.trajectory().reasons.count(Stop.RUNNING) == 0
+    assert same(second.trajectory(), uninterrupted(rule))
 
 
 def test_a_state_holds_plain_data_and_fits_its_own_descent_only() -> None:

@@ -32,7 +32,7 @@ def rules() -> list[str]:
     return [name for name in listed if build(name).guarantee.theorem is not None]
 
 
-def runs(problem: pg.Problem, rule: str, lr: float | StepSize, steps: int = 150) -> pg.Trajectory:
+def runs(problem: pg.Problem, rule: str, lr: float | StepSize, steps: int = 80) -> pg.Trajectory:
     """Three runs, which end before slopes are differences of rounding errors."""
     return pg.descend(problem, build(rule), lr, steps, seeds=(0, 1, 2), stop_gamma=1e-4)
 

@@ -1,7 +1,7 @@
 """Every file in examples/ runs, prints its result, and gets better at what it trains.
 
-Each runs as a user would run it, in a process of its own, for fewer steps than by default. An example whose optional
-package is missing is skipped.
+Each runs as a script, for fewer steps than by default; those that need other packages or several processes run in
+processes of their own. An example whose optional package is missing is skipped.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from support import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -36,6 +39,20 @@ def run(name: str, *arguments: str, folder: Path, launcher: tuple[str, ...] = ()
     return done.stdout
 
 
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs an example as a script in this process, where warnings are errors; returns what it prints."""
+
+    def call(name: str, *arguments: str) -> str:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        with torch.random.fork_rng(devices=[]):
+            runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return call
+
+
 def need(package: str) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed; it comes with the extra: pip install 'paretograd[examples]'")
@@ -46,9 +63,9 @@ def changes(printed: str) -> list[tuple[float, float]]:
     return [(float(before), float(after)) for before, after in CHANGE.findall(printed)]
 
 
-def test_multitask(tmp_path: Path) -> None:
+def test_multitask(script: Callable[..., str]) -> None:
     """All three losses fall with UPGrad, and the two small ones further than with the sum."""
-    printed = run("multitask.py", "--steps", "200", folder=tmp_path)
+    printed = script("multitask.py", "--steps", "200")
     table = [[float(value) for value in line[12:].split()] for line in printed.splitlines()[1:]]
     assert len(table) == 3
     assert all(upgrad < before for before, _, upgrad in table), printed
@@ -56,31 +73,31 @@ def test_multitask(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_per_sample(tmp_path: Path) -> None:
+def test_per_sample(script: Callable[..., str]) -> None:
     """The cap keeps wrong labels from stopping MGDA."""
-    mgda, capped, mean = changes(run("per_sample.py", "--steps", "300", folder=tmp_path))
+    mgda, capped, mean = changes(script("per_sample.py", "--steps", "300"))
     assert capped[1] > mgda[1] + 10.0  # percent
     assert mean[1] > mean[0]
 
 
 @pytest.mark.slow
-def test_pinn(tmp_path: Path) -> None:
-    ((before, after),) = changes(run("pinn.py", "--steps", "400", folder=tmp_path))
+def test_pinn(script: Callable[..., str]) -> None:
+    ((before, after),) = changes(script("pinn.py", "--steps", "400"))
     assert before > 0.5
     assert after < 0.05
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_amp(dtype: str, tmp_path: Path) -> None:
-    printed = run("amp.py", "--steps", "60", "--dtype", dtype, folder=tmp_path)
+def test_amp(dtype: str, script: Callable[..., str]) -> None:
+    printed = script("amp.py", "--steps", "60", "--dtype", dtype)
     assert f"{dtype} on cpu, 0 of 60 steps skipped" in printed
     assert len(changes(printed)) == 3
     assert all(after < 0.7 * before for before, after in changes(printed)), printed
 
 
-def test_amp_overflow(tmp_path: Path) -> None:
+def test_amp_overflow(script: Callable[..., str]) -> None:
     """A scale at which float16 overflows is halved until it does not, and training goes on."""
-    printed = run("amp.py", "--steps", "60", "--dtype", "float16", "--scale", "1e10", folder=tmp_path)
+    printed = script("amp.py", "--steps", "60", "--dtype", "float16", "--scale", "1e10")
     skipped = int(re.search(r"(\d+) of 60 steps skipped", printed)[1])
     assert 5 <= skipped <= 30
     assert all(after < before for before, after in changes(printed)), printed
@@ -90,10 +107,10 @@ def test_amp_overflow(tmp_path: Path) -> None:
 def test_distributed(tmp_path: Path) -> None:
     """Two processes print the numbers of one, to ten digits, however the model is shared."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    alone = run("distributed.py", "--steps", "20", folder=tmp_path)
+    alone = run("distributed.py", "--steps", "8", folder=tmp_path)
     assert alone.startswith("1 process(es)")
     for options in ((), ("--fsdp",)):
-        printed = run("distributed.py", "--steps", "20", *options, folder=tmp_path, launcher=launcher)
+        printed = run("distributed.py", "--steps", "8", *options, folder=tmp_path, launcher=launcher)
         assert printed == alone.replace("1 process(es)", "2 process(es)")
 
 
@@ -127,10 +144,10 @@ def test_accelerate_in_two_processes(tmp_path: Path) -> None:
     assert all(after < before for before, after in changes(printed)), printed
 
 
-def test_tensorboard(tmp_path: Path) -> None:
+def test_tensorboard(script: Callable[..., str], tmp_path: Path) -> None:
     need("tensorboard")
     folder = tmp_path / "runs"
-    printed = run("tensorboard_metrics.py", "--steps", "40", "--folder", str(folder), folder=tmp_path)
+    printed = script("tensorboard_metrics.py", "--steps", "40", "--folder", str(folder))
     assert len(changes(printed)) == 2
     assert all(after < 0.5 * before for before, after in changes(printed)), printed
     (events,) = folder.iterdir()

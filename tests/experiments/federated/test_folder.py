@@ -46,8 +46,8 @@ class TestFolder:
     @pytest.mark.parametrize("rule", ["dualproj*", "upgrad*", "mgda", "mean", "krum"])
     def test_conflicts_are_counted_beyond_rounding(self, federation, rule):
         """A direction that is orthogonal to a gradient is so to rounding, and in no conflict."""
-        training = Training(replace(SMALL, epochs=5), Run(rule, ATTACK, 0), federation)
-        training.advance(5)
+        training = Training(replace(SMALL, epochs=3), Run(rule, ATTACK, 0), federation)
+        training.advance(3)
         slopes, norms = training.records[:, 2], training.records[:, 1]
         assert training.conflicts <= int((slopes < 0.0).sum())
         assert training.conflicts >= int((slopes < -1e-3 * norms).sum())
@@ -103,7 +103,7 @@ class TestResume:
 
     def test_killed_at_every_write(self, tmp_path):
         study = replace(SMALL, methods=("mgda",), parts=("table",), epochs=2, seeds=(0, 1))
-        assert killed_at_every_write(run, study, tmp_path, dense=4, stride=2) > 5
+        assert killed_at_every_write(run, study, tmp_path, dense=3, stride=3) > 5
 
     def test_a_run_that_is_done_is_not_trained_again_and_needs_no_data(self, tmp_path, monkeypatch, done):
         shutil.copytree(done, tmp_path / "s")

@@ -72,7 +72,7 @@ def test_kill_9_at_random_moments(tmp_path):
     command = [sys.executable, "-m", "paretograd", *shlex.split(study.command())[1:], "--out", str(folder)]
     command += ["--no-report", "--checkpoint-every", "0.02", "--resume"]
     moments, kills = random.Random(0), 0
-    for _ in range(4):
+    for _ in range(3):
         seen = time.time_ns()
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         config = folder / "config.json"
@@ -82,7 +82,7 @@ def test_kill_9_at_random_moments(tmp_path):
         process.kill()
         kills += process.wait() == -signal.SIGKILL
         process.stderr.close()
-    assert kills >= 3
+    assert kills >= 2
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert len(json.loads((folder / "config.json").read_text())["sessions"]) >= kills

@@ -114,7 +114,7 @@ def train(
     rule: pg.Aggregator,
     mine: Callable[[int, nn.Module], tuple[Any, dict[str, Any]]],
     everything: Callable[[int, nn.Module], Any],
-    steps: int = 5,
+    steps: int = 3,
     tolerance: float = 1e-10,
     lr: float = 0.1,
     alone_options: dict[str, Any] | None = None,

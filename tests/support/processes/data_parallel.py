@@ -177,7 +177,7 @@ def between_plain_steps(rank: int, size: int) -> list[Comparison]:
 def mixed_precision(rank: int, size: int) -> list[Comparison]:
     """float32 parameters, bfloat16 under autocast, and a scaler whose scale is too large at first."""
     found = []
-    for dtype, scale in ((torch.bfloat16, 1.0), (torch.float16, 2.0**40)):
+    for dtype, scale in ((torch.bfloat16, 1.0), (torch.float16, 2.0**24)):
         model = Tasks(dtype=torch.float32)
         wrapped, alone = DistributedDataParallel(model), Alone(model, pg.UPGrad())
         runs = []
@@ -187,7 +187,7 @@ def mixed_precision(rank: int, size: int) -> list[Comparison]:
         ):
             optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
             scaler = torch.amp.GradScaler(DEVICE, init_scale=scale, enabled=dtype is torch.float16)
-            for t in range(30):
+            for t in range(12):
                 optimizer.zero_grad()
                 with torch.autocast(DEVICE, dtype=dtype):
                     losses = task_losses(net(x_of(batch(t, 8 * size).float())))
@@ -201,7 +201,7 @@ def mixed_precision(rank: int, size: int) -> list[Comparison]:
                 scaler.update()
             runs.append((flat(net), scaler.get_scale() if scaler.is_enabled() else 1.0))
         (got, scale_here), (want, _) = runs
-        assert scale_here < 2.0**39 or dtype is torch.bfloat16
+        assert scale_here < 2.0**23 or dtype is torch.bfloat16
         found.append(Comparison(f"parameters, {dtype}", got, want, 0.03))
         found.append(agree(f"parameters, {dtype}", got))
     return found
