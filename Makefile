@@ -13,7 +13,7 @@ PIP  := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constrai
 # The OpenBLAS bundled with numpy and scipy has kernels for many processors, which round differently.
 PROCESSORS := $(if $(filter x86_64,$(shell uname -m)),Haswell Sandybridge Prescott $(if $(shell grep -sm1 avx512f /proc/cpuinfo),SkylakeX))
 NUMERICAL  := $(patsubst %,tests/aggregators/test_%.py,exactness properties equal_angle) tests/solvers \
-              $(patsubst %,tests/test_%.py,fuzz processors)
+              tests/test_fuzz.py tests/test_kernels.py
 
 # Flower needs other versions of shared dependencies, so it gets a separate environment.
 FLOWER_VENV := .venv-flower
@@ -42,7 +42,7 @@ test-on-%: $(VENV)/.stamp-test
 	OPENBLAS_CORETYPE=$* OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(NUMERICAL) $(ARGS)
 
 test-kernels: $(VENV)/.stamp-test-kernels  ## test the GPU kernels with Triton's interpreter
-	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_triton_kernels.py $(ARGS)
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_kernels.py $(ARGS)
 
 test-flower: $(FLOWER_VENV)/.stamp  ## test the Flower strategy: unit tests, and the example app simulated and deployed
 	OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest -c tests_flower/pytest.ini tests_flower $(ARGS)

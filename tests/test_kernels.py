@@ -1,14 +1,18 @@
-"""The Triton kernels for GPUs, run on the CPU by Triton's interpreter, against torch.
+"""Kernels of other processors: those of CPUs that `make test-processors` asks for, and those of GPUs.
 
-The environment must ask for the interpreter before Triton is imported, as `make test-kernels` does.
+The Triton kernels for GPUs run on the CPU, by Triton's interpreter, against torch. The environment must ask for the
+interpreter before Triton is imported, as `make test-kernels` does.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
+import scipy.linalg  # loads scipy's own OpenBLAS; numpy's is loaded by then
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -18,12 +22,49 @@ from paretograd.experiments.federated.fused import FusedPass, Layout
 from paretograd.problems.cifar10 import Images, cnn
 from paretograd.problems.cifar10.model import normalized
 
-pytestmark = pytest.mark.skipif(
+WANTED = os.environ.get("OPENBLAS_CORETYPE", "")
+#: OpenBLAS calls its kernels for Prescott by the first processor that they serve.
+ALIASES = {"Katmai": "Prescott", "Zen": "Haswell"}
+#: The function that names the kernels, by how a wheel was built: 64-bit integers, prefixed symbols, both, neither.
+NAMES = [f"{prefix}openblas_get_corename{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "")]
+
+
+def openblas() -> dict[str, str]:
+    """The OpenBLAS libraries in this process, and the kernels that each uses."""
+    assert scipy.linalg
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    found = {}
+    for path in sorted({line.split()[-1] for line in lines if "openblas" in line}):
+        library = ctypes.CDLL(path)
+        function = next((getattr(library, name) for name in NAMES if hasattr(library, name)), None)
+        if function is not None:
+            function.restype = ctypes.c_char_p
+            name = function().decode()
+            found[Path(path).name] = ALIASES.get(name, name)
+    return found
+
+
+@pytest.mark.skipif(not WANTED, reason="OPENBLAS_CORETYPE is not set")
+def test_numpy_and_scipy_use_the_kernels_that_were_asked_for() -> None:
+    found = openblas()
+    if not found:
+        pytest.skip("numpy and scipy use another library than OpenBLAS")
+    assert set(found.values()) == {ALIASES.get(WANTED, WANTED)}, found
+
+
+@pytest.mark.skipif("ATEN_CPU_CAPABILITY" not in os.environ, reason="ATEN_CPU_CAPABILITY is not set")
+def test_torch_uses_the_kernels_that_were_asked_for() -> None:
+    assert torch.backends.cpu.get_cpu_capability() == os.environ["ATEN_CPU_CAPABILITY"].upper()
+
+
+interpreted = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None,
     reason="make test-kernels runs these tests",
 )
 
 
+@interpreted
 def test_gramian_of_long_rows() -> None:
     """Both Gramian kernels, and the weighted sum; n is no multiple of any block."""
     from paretograd.geometry import triton_kernels  # imports Triton
@@ -41,6 +82,7 @@ def test_gramian_of_long_rows() -> None:
     _close(out, w @ J, 1e-6)
 
 
+@interpreted
 def test_chain_through_a_rectifier() -> None:
     """The fairness study's kernel, with a slope that is the same for all rows."""
     draw = torch.Generator().manual_seed(1)
@@ -52,6 +94,7 @@ def test_chain_through_a_rectifier() -> None:
         _close(found, wanted, 1e-6)
 
 
+@interpreted
 def test_fused_pass_of_the_federated_study() -> None:
     """Gradients of each client by torch.autograd; scales of either sign and zero decide what the pooling takes."""
     draw = torch.Generator().manual_seed(2)
