@@ -39,7 +39,7 @@ from paretograd.experiments.fairness import run as run_module
 from paretograd.experiments.fairness.__main__ import main
 from paretograd.experiments.fairness.report import FAIRNESS, write_fairness
 from paretograd.experiments.fairness.result import kept_steps, result_of
-from paretograd.experiments.fairness.study import PUBLISHED, OwnData, read_study
+from paretograd.experiments.fairness.study import PUBLISHED, OwnData
 from paretograd.experiments.fairness.table import close, setting, write
 from paretograd.experiments.progress import Bars, Lines, Pace
 from paretograd.experiments.registry import STUDIES
@@ -176,10 +176,10 @@ class TestStudy:
         assert eval(call, {"FairnessStudy": FairnessStudy, "FOLDER": 0}) == (SMALL, 0)
 
     def test_seeds_as_written(self):
-        assert read_study(seeds="24").seeds == (24,)
-        assert read_study(seeds="24, 42").seeds == (24, 42)
+        assert FairnessStudy.from_options(seeds="24").seeds == (24,)
+        assert FairnessStudy.from_options(seeds="24, 42").seeds == (24, 42)
         with pytest.raises(pg.InputError, match="such as 24,42"):
-            read_study(seeds="many")
+            FairnessStudy.from_options(seeds="many")
 
 
 class TestFolder:

@@ -2,109 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
 import torch
 
 from paretograd.descent.interrupts import Interrupt, held_interrupts
 from paretograd.errors import InputError
-from paretograd.experiments.device import device_name
-from paretograd.experiments.files import in_markdown, markdown_table, remove_drafts, write_csv, write_text
+from paretograd.experiments.files import (
+    Runnable,
+    differences,
+    in_markdown,
+    markdown_table,
+    read_config,
+    remove_drafts,
+    versions,
+    write_config,
+    write_csv,
+    write_text,
+)
 from paretograd.experiments.progress import Watch
+from paretograd.experiments.study import Job
+from paretograd.experiments.work import device_name
 
 Data = TypeVar("Data")
+Result = TypeVar("Result")
 
-#: Version of the file's content.
-SCHEMA = 1
-_KEYS = {"schema", "study", "command", "sessions"}
 #: What studies of any kind write, by folder.
 _WRITTEN = {name: {".npz"} for name in ("checkpoints", "trajectories", "methods", "runs")} | {
     "figures": {".png", ".svg"}
 }
 
 
-class Runnable(Protocol):
-    """A study of any kind, as its folder knows it."""
-
-    def plain(self) -> dict[str, Any]:
-        """The study as JSON-serialisable values."""
-
-    def files(self) -> tuple[str, ...]:
-        """File names of the methods, without suffix."""
-
-    def command(self) -> str:
-        """The command line that makes the study."""
-
-    def rehearse(self) -> None:
-        """Raise if some rule cannot work."""
-
-
-def versions() -> dict[str, str]:
-    """Versions of all that computes."""
-    from paretograd import __version__  # not at the top: the package is being imported then
-
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "paretograd": __version__,
-    }
-
-
-def write_config(path: Path, study: Runnable, sessions: list[dict[str, Any]], more: Mapping[str, Any]) -> None:
-    """Write the file, whole or not at all, with what only studies of this kind have."""
-    content = {"schema": SCHEMA, "command": study.command(), "study": study.plain(), **more, "sessions": sessions}
-    write_text(path, [json.dumps(content, indent=2)])
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Read the file; raises `InputError` if it is not a study's configuration."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged, or not a study's: {error}. Choose another folder") from None
-    if not isinstance(found, dict) or not isinstance(found.get("study"), dict) or _KEYS - set(found):
-        raise InputError(f"{path} is not the configuration of a study; choose another folder")
-    if found["schema"] != SCHEMA:
-        raise InputError(f"{path} has schema {found['schema']!r}; this version reads {SCHEMA}. Choose another folder")
-    sessions, every = found["sessions"], found.get("metrics_every", 1)
-    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
-        raise InputError(f"{path} is damaged: sessions is no list of sessions. Choose another folder")
-    if type(every) is not int or every < 1:
-        raise InputError(f"{path} is damaged: metrics_every is {every!r}. Choose another folder")
-    return found
-
-
-def differences(there: dict[str, Any], study: Runnable) -> list[str]:
-    """Differences between the study in a file and this one, in words."""
-    here = json.loads(json.dumps(study.plain()))
-    return [
-        f"{key.replace('_', ' ')}: {_shown(there.get(key))} there, {_shown(here.get(key))} here"
-        for key in sorted({*here, *there})
-        if there.get(key) != here.get(key)
-    ]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
-        return ", ".join(f"{entry.get('rule')} (lr {entry.get('lr')})" for entry in value)
-    return json.dumps(value)
-
-
-class Folder:
-    """Paths of the files of a study of any kind.
+class Folder(ABC, Generic[Result]):
+    """The folder of a study of any kind, with a result for each method that is done.
 
     Attributes:
         path: the folder.
@@ -129,6 +67,24 @@ class Folder:
     def result(self, name: str) -> Path:
         """A method that is done."""
         return self.path / self.results / f"{name}.npz"
+
+    def load(self, name: str, label: str, study: Any) -> Result:
+        """Load a result; the error about a damaged file names the remedy."""
+        try:
+            return self._read(self.result(name), label, study)
+        except InputError as error:
+            raise InputError(f"{error}. Remove it, and --resume runs {label} again") from None
+
+    @abstractmethod
+    def _read(self, path: Path, label: str, study: Any) -> Result:
+        """Read a result; raises `InputError` if the file is damaged or of another study."""
+
+    def plain_study(self) -> dict[str, Any]:
+        """The study in this folder, as JSON-serialisable values."""
+        if not self.config.exists():
+            raise InputError(f"{self.path} holds no study: there is no {self.config.name} in it")
+        found: dict[str, Any] = read_config(self.config)["study"]
+        return found
 
     def finished(self, study: Runnable) -> bool:
         """Return True if all methods are done."""
@@ -211,6 +167,31 @@ class Folder:
             self._open(study, overwrite, told)
             yield data, interrupt
 
+    def each(
+        self, jobs: Sequence[Job], steps: int, told: Watch, interrupt: Interrupt
+    ) -> Iterator[tuple[int, Job, list[str]]]:
+        """Go through the jobs of a study, one after the other: the loop of every study.
+
+        The caller does what is left of a job before it takes the next one. Then the job needs no checkpoint any more,
+        and an interrupt that came meanwhile is obeyed.
+
+        Args:
+            jobs: all of them.
+            steps: that a job takes at most.
+            told: what happens.
+            interrupt: of `at_work`.
+
+        Yields:
+            number of the job, the job, and its results that are not there yet.
+        """
+        told.begin(tuple(job.label for job in jobs), steps)
+        for number, job in enumerate(jobs):
+            left = [name for name in job.results if not self.result(name).exists()]
+            yield number, job, left
+            self.checkpoint(job.file).unlink(missing_ok=True)
+            told.finished(job.label, not left)
+            interrupt.obey()
+
     def _open(self, study: Runnable, overwrite: bool, told: Watch) -> None:
         """Write or update the configuration."""
         self.clear(overwrite)
@@ -228,7 +209,7 @@ class Folder:
 
     def _more(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """What only studies of this kind have in their configuration; ``found`` is the present one."""
-        raise NotImplementedError
+        return {}
 
     def _warn(self, sessions: Sequence[Mapping[str, Any]], told: Watch) -> None:
         """Warn if an earlier session may have computed other last digits."""
@@ -290,7 +271,7 @@ class Folder:
             os.close(handle)
 
 
-class TrainingFolder(Folder):
+class TrainingFolder(Folder[Result]):
     """The folder of a study that trains models: its configuration also lists devices and durations.
 
     Args:
@@ -301,13 +282,6 @@ class TrainingFolder(Folder):
     def __init__(self, path: str | Path, device: torch.device | None = None) -> None:
         super().__init__(path)
         self._device = "" if device is None else device_name(device)
-
-    def plain_study(self) -> dict[str, Any]:
-        """The study in this folder, as JSON-serialisable values."""
-        if not self.config.exists():
-            raise InputError(f"{self.path} holds no study: there is no {self.config.name} in it")
-        found: dict[str, Any] = read_config(self.config)["study"]
-        return found
 
     def _open(self, study: Runnable, overwrite: bool, told: Watch) -> None:
         super()._open(study, overwrite, told)

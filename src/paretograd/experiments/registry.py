@@ -7,7 +7,7 @@ from pathlib import Path
 from paretograd.errors import UnknownNameError
 from paretograd.experiments.fairness.report import FAIRNESS
 from paretograd.experiments.federated.report import FEDERATED
-from paretograd.experiments.folder import read_config
+from paretograd.experiments.files import read_config
 from paretograd.experiments.kind import Kind
 from paretograd.experiments.synthetic.report import SYNTHETIC, paper_kinds
 

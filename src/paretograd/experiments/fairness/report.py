@@ -12,7 +12,7 @@ import numpy as np
 from paretograd.errors import ParameterError
 from paretograd.experiments.fairness.result import FairnessFolder, MethodResult
 from paretograd.experiments.fairness.run import FairnessResults, read_results, run_fairness
-from paretograd.experiments.fairness.study import FIGURES, FairnessStudy, read_study
+from paretograd.experiments.fairness.study import FIGURES, FairnessStudy
 from paretograd.experiments.fairness.table import ends, for_page, for_people, heading, legend, notes, setting, title
 from paretograd.experiments.kind import TRAINING, Kind, Summary, options_of
 from paretograd.reports.palette import Curve, curves
@@ -207,7 +207,7 @@ FAIRNESS = Kind(
     source="table fairness_table",
     options=TRAINING | options_of(FairnessStudy),
     run_options=tuple(TRAINING),
-    read_study=read_study,
+    read_study=FairnessStudy.from_options,
     run=run_fairness,
     read_results=read_results,
     summary=_summary,

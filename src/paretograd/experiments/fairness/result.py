@@ -18,8 +18,8 @@ from paretograd.descent import Stop, archive
 from paretograd.errors import InputError
 from paretograd.experiments.fairness.study import FairnessStudy
 from paretograd.experiments.fairness.training import Training
-from paretograd.experiments.files import file_names
 from paretograd.experiments.folder import TrainingFolder
+from paretograd.experiments.study import file_names
 from paretograd.geometry.gramian import Array
 from paretograd.problems.fairness import Adult, FairnessMetrics, Rows, classifier, fairness_losses, fairness_metrics
 
@@ -158,7 +158,7 @@ def _check(found: dict[str, Any], S: int, path: Path) -> None:
             raise InputError(f"{path} is damaged: {name} must have the shape {shape}")
 
 
-class FairnessFolder(TrainingFolder):
+class FairnessFolder(TrainingFolder[MethodResult]):
     """Paths of its files."""
 
     results = "methods"
@@ -167,15 +167,10 @@ class FairnessFolder(TrainingFolder):
         """The trained classifiers of a method."""
         return self.path / "checkpoints" / f"{name}.final.npz"
 
-    def load(self, name: str, label: str, study: FairnessStudy) -> MethodResult:
-        """Load a finished method; the error about a damaged file names the remedy."""
-        path = self.result(name)
-        try:
-            found = MethodResult.load(path)
-            if (found.label, found.seeds) != (label, study.seeds):
-                raise InputError(f"{path} is of another study: {found.label}, seeds {found.seeds}")
-        except InputError as error:
-            raise InputError(f"{error}. Remove it, and --resume runs {label} again") from None
+    def _read(self, path: Path, label: str, study: FairnessStudy) -> MethodResult:
+        found = MethodResult.load(path)
+        if (found.label, found.seeds) != (label, study.seeds):
+            raise InputError(f"{path} is of another study: {found.label}, seeds {found.seeds}")
         return found
 
     def save_classifiers(self, name: str, parameters: torch.Tensor, features: int, width: int) -> None:

@@ -16,8 +16,8 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.mgda import MGDA
 from paretograd.descent import Stop
 from paretograd.errors import InputError
-from paretograd.experiments.device import full_or_tf32, recorded
 from paretograd.experiments.fairness.ensemble import Ensemble, Piece, gramians, sort_rows
+from paretograd.experiments.work import full_or_tf32, recorded
 from paretograd.geometry import cones
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import unit_gramian

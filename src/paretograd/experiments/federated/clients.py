@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, max_pool2d
 
-from paretograd.experiments.device import full_or_tf32
 from paretograd.experiments.federated.fused import Launch, Layout, Moments, pooled
 from paretograd.experiments.federated.study import FederatedStudy
+from paretograd.experiments.work import full_or_tf32
 from paretograd.geometry import kernels
 from paretograd.geometry.gramian import Array
 from paretograd.problems.cifar10 import Cifar10, Images, cnn, partition

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, log_softmax, pad, relu, unfold
 
-from paretograd.experiments.device import full_or_tf32, recorded
+from paretograd.experiments.work import full_or_tf32, recorded
 from paretograd.problems.cifar10.data import Images
 from paretograd.problems.cifar10.model import normalized
 

@@ -117,18 +117,13 @@ def _check(found: dict[str, Any], path: Path) -> None:
         raise InputError(f"{path} is damaged: {', '.join(wrong) or 'its numbers'} cannot be right")
 
 
-class FederatedFolder(TrainingFolder):
+class FederatedFolder(TrainingFolder[RunResult]):
     """Paths of its files."""
 
     results = "runs"
 
-    def load(self, name: str, label: str) -> RunResult:
-        """Load a finished run; the error about a damaged file names the remedy."""
-        path = self.result(name)
-        try:
-            found = RunResult.load(path)
-            if found.label != label:
-                raise InputError(f"{path} is another run: {found.label}")
-        except InputError as error:
-            raise InputError(f"{error}. Remove it, and --resume trains {label} again") from None
+    def _read(self, path: Path, label: str, study: object) -> RunResult:
+        found = RunResult.load(path)
+        if found.label != label:
+            raise InputError(f"{path} is of another study: {found.label}")
         return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,18 +27,8 @@ from paretograd.experiments.federated.plan import (
     known_as,
     rule_of,
 )
-from paretograd.experiments.files import file_names
 from paretograd.experiments.kind import Option, options_of, read_list, read_options
-from paretograd.experiments.study import (
-    call,
-    checked_seeds,
-    command_line,
-    from_plain,
-    others,
-    settle,
-    to_plain,
-    written,
-)
+from paretograd.experiments.study import BaseStudy, Job, checked_seeds, file_names, settle, written
 from paretograd.federated.aggregation import combine_updates
 
 _SIZES = ("epochs", "every", "clients", "shards", "size", "test_size")
@@ -55,7 +45,7 @@ def read_noise(written: str) -> float | str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FederatedStudy:
+class FederatedStudy(BaseStudy):
     """Several rules that train one network on the images of ten clients; the defaults are the paper's protocol.
 
     Attributes:
@@ -73,6 +63,9 @@ class FederatedStudy:
         tf32: whether products on a GPU may round to TF32; of no meaning on a CPU.
         own_data: the checksum of images that are not CIFAR-10; `run_federated` sets it.
     """
+
+    experiment = "federated"
+    function = "federated.run_federated"
 
     parts: tuple[str, ...] = field(
         default=tuple(PARTS),
@@ -140,6 +133,12 @@ class FederatedStudy:
         """File names of the runs, without suffix."""
         return file_names([run.label for run in self.runs()])
 
+    def jobs(self) -> tuple[Job, ...]:
+        """One for each case, with a file for each seed."""
+        labels, files, count = self.labels(), self.files(), len(self.seeds)
+        results = [files[start : start + count] for start in range(0, len(files), count)]
+        return tuple(Job(*job) for job in zip(labels, file_names(labels), results, strict=True))
+
     def rehearse(self) -> None:
         """Let every rule combine as many updates as it will get, so that mistakes show before anything is written."""
         rows = torch.eye(self.clients + 1, dtype=torch.float64, device="cpu")
@@ -151,32 +150,23 @@ class FederatedStudy:
             except ParetogradError as error:
                 raise ParameterError(f"{case.label} cannot combine {count} updates: {error}") from None
 
-    def plain(self) -> dict[str, Any]:
-        """The study as JSON-serialisable values."""
-        return to_plain(self, "federated")
-
-    @classmethod
-    def from_plain(cls, found: Mapping[str, Any]) -> FederatedStudy:
-        """The study from what `plain` returned."""
-        return from_plain(cls, found, "federated", {"parts": str, "methods": str, "seeds": lambda seed: seed})
-
     def changes(self) -> dict[str, str]:
         """Settings that differ from the paper's protocol, except the choice of runs and the noise: name to value."""
         chosen = ("parts", "methods", "noise", "every", "tf32", "own_data")
-        other = {name: written(getattr(self, name)) for name in others(self, FederatedStudy()) if name not in chosen}
+        other = {name: written(getattr(self, name)) for name in self.differing() if name not in chosen}
         return other | ({"images": "of one's own"} if self.own_data else {})
 
     def command(self) -> str:
         """The command that makes this study, or a Python call if some setting has no option."""
         known = options_of(FederatedStudy)
         for base, flag in ((FederatedStudy(), []), (small_study(), ["--small"])):
-            other = set(others(self, base))
+            other = set(self.differing(base))
             if not other - set(known):
                 if flag and other & {"parts", "methods"}:  # one of them alone would change the other
                     other |= {"parts", "methods"} if self.methods else {"parts"}
                 names = [name for name in known if name in other and (name != "methods" or self.methods)]
-                return command_line(self, "federated", names, flag)
-        return call(self, "federated.run_federated")
+                return self.command_line(names, flag)
+        return self.call()
 
 
 def small_study() -> FederatedStudy:

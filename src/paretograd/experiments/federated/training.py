@@ -13,10 +13,10 @@ from torch.nn.utils import parameters_to_vector
 
 from paretograd.descent import Stop
 from paretograd.errors import InputError, NonFiniteGradientError, ParetogradError
-from paretograd.experiments.device import full_or_tf32
 from paretograd.experiments.federated.clients import CHANCE, Federation, Pass
 from paretograd.experiments.federated.plan import Run, Setting, rule_of
 from paretograd.experiments.federated.study import FederatedStudy
+from paretograd.experiments.work import full_or_tf32
 from paretograd.federated.aggregation import combine_updates
 from paretograd.federated.attacks import Noise, sign_flip
 from paretograd.geometry.cones import FLOAT32_ROWS, conflicting

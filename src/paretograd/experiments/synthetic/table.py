@@ -173,7 +173,7 @@ def rows(study: Study, trajectories: Mapping[str, Trajectory]) -> list[dict[str,
     return made
 
 
-def write(place: Folder, study: Study, trajectories: Mapping[str, Trajectory]) -> None:
+def write(place: Folder[Trajectory], study: Study, trajectories: Mapping[str, Trajectory]) -> None:
     """Write ``table.md`` for people and ``table.csv`` with all digits."""
     found = rows(study, trajectories)
     sentences = [legend(study, found), *notes(study, trajectories)]
