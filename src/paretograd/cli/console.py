@@ -40,7 +40,7 @@ def errors_in_words() -> Iterator[None]:
 
 
 def shown(summary: Summary) -> Group:
-    """Title, tables, legend and remarks of a study."""
+    """Title, tables, legend, remarks and claims of a study."""
     tables: list[RenderableType] = []
     for title, rows in summary.tables.items():
         tables += [*([Text(title, style="bold")] if title else []), _table(rows), Text("")]
@@ -51,6 +51,7 @@ def shown(summary: Summary) -> Group:
         *tables,
         Text(summary.legend, style="dim"),
         *map(Text, summary.remarks),
+        *(Text(claim.sentence) for claim in summary.claims),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paretograd.aggregators.notation import split_list
 from paretograd.errors import InputError
@@ -90,6 +90,25 @@ TRAINING = {
 }
 
 
+class Claim(NamedTuple):
+    """A claim of the paper with the numbers of a study.
+
+    Attributes:
+        text: one sentence.
+        holds: whether the numbers support it.
+        complete: whether the text itself says so.
+    """
+
+    text: str
+    holds: bool
+    complete: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """``Holds: MGDA collapses, below 0.3: 0.232.``"""
+        return self.text if self.complete else f"{'Holds' if self.holds else 'Does not hold'}: {self.text}"
+
+
 @dataclass(frozen=True)
 class Summary:
     """What is printed at the end of a study.
@@ -100,6 +119,7 @@ class Summary:
         tables: by their titles, rows of texts by their headings; a single table needs no title.
         legend: what the words of the tables mean.
         remarks: what a reader should know before using the numbers.
+        claims: of the paper, settled by the results.
     """
 
     title: str
@@ -107,6 +127,7 @@ class Summary:
     tables: Mapping[str, Sequence[Mapping[str, str]]]
     legend: str
     remarks: Sequence[str]
+    claims: Sequence[Claim] = ()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,17 @@ from paretograd.errors import ParameterError
 from paretograd.experiments.fairness.result import FairnessFolder, MethodResult
 from paretograd.experiments.fairness.run import FairnessResults, read_results, run_fairness
 from paretograd.experiments.fairness.study import FIGURES, FairnessStudy
-from paretograd.experiments.fairness.table import ends, for_page, for_people, heading, legend, notes, setting, title
+from paretograd.experiments.fairness.table import (
+    claims,
+    ends,
+    for_page,
+    for_people,
+    heading,
+    legend,
+    remarks,
+    setting,
+    title,
+)
 from paretograd.experiments.kind import TRAINING, Kind, Summary, options_of
 from paretograd.reports.palette import Curve, curves
 from paretograd.reports.study.content import Content, Run, thin
@@ -152,7 +162,8 @@ def write_fairness(results: FairnessResults, details: Mapping[str, str]) -> list
         return {**drawn, "tradeoff": tradeoff(rows, content.methods)}
 
     opening = _SUMMARY.format(**(_OWN if results.study.own_data else _ADULT))
-    summary = " ".join([opening, *notes(results.study, rows, results.methods)])
+    found = [claim.sentence for claim in claims(results.study, rows)]
+    summary = " ".join([opening, *remarks(results.study, results.methods), *found])
     text = page(thinned(content), summary, None, [], for_page(rows), details)
     return write_files(results.folder, rendered(figures), text)
 
@@ -170,7 +181,8 @@ def _summary(results: FairnessResults, width: int) -> Summary:
         lines=(setting(study), f"{heading(study)} {differences}"),
         tables={"": [_compact(row, wide) for row in for_people(found)]},
         legend=legend(study),
-        remarks=notes(study, found, results.methods),
+        remarks=remarks(study, results.methods),
+        claims=claims(study, found),
     )
 
 

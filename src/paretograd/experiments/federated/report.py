@@ -143,7 +143,8 @@ def write_federated(results: FederatedResults, details: Mapping[str, str]) -> li
 
     summary = " ".join([_SUMMARY, table.heading(results.study), *table.remarks(results.study, results.runs)])
     drawn = [row for row in table.for_page(rows) if row["method"] in content.methods]
-    shown = {f"finding {place}": text for place, text in enumerate(table.judged(results.study, rows), start=1)}
+    claims = enumerate(table.claims(results.study, rows), start=1)
+    shown = {f"finding {place}": claim.sentence for place, claim in claims}
     text = page(content, summary, None, [], drawn, {**shown, **details})
     return write_files(results.folder, rendered(figures), text)
 
@@ -156,7 +157,8 @@ def _summary(results: FederatedResults, width: int) -> Summary:
         lines=(table.setting_in_words(study), table.heading(study)),
         tables={title: [_fitting(row, width) for row in rows] for title, rows in table.tables(study, found).items()},
         legend=table.legend(study),
-        remarks=table.notes(study, found, results.runs),
+        remarks=table.remarks(study, results.runs),
+        claims=table.claims(study, found),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from paretograd.experiments.federated.plan import (
 )
 from paretograd.experiments.federated.result import FederatedFolder, RunResult
 from paretograd.experiments.federated.study import FederatedStudy
+from paretograd.experiments.kind import Claim
 
 #: MGDA has collapsed if its accuracy is below this.
 COLLAPSED = 0.3
@@ -54,13 +55,6 @@ def change(row: Mapping[str, Any]) -> str:
 
 def _spread(deviation: float | None) -> str:
     return "" if deviation is None else f" ± {deviation:.3f}"
-
-
-class Claim(NamedTuple):
-    """A claim with its numbers, and whether they support it."""
-
-    text: str
-    holds: bool
 
 
 def claims(study: FederatedStudy, found: Sequence[Mapping[str, Any]]) -> list[Claim]:
@@ -231,16 +225,6 @@ def legend(study: FederatedStudy) -> str:
     )
 
 
-def notes(study: FederatedStudy, found: Rows, runs: Mapping[Run, RunResult]) -> list[str]:
-    """Differences from the protocol, failed runs, and which claims hold."""
-    return [*remarks(study, runs), *judged(study, found)]
-
-
-def judged(study: FederatedStudy, found: Rows) -> list[str]:
-    """The claims of the study, and whether each one holds."""
-    return [f"{'Holds' if claim.holds else 'Does not hold'}: {claim.text}" for claim in claims(study, found)]
-
-
 def remarks(study: FederatedStudy, runs: Mapping[Run, RunResult]) -> list[str]:
     """Differences from the protocol, missing runs, and failed runs."""
     made, changed = [], study.changes()
@@ -325,7 +309,7 @@ def _row(
 def write(place: FederatedFolder, study: FederatedStudy, runs: Mapping[Run, RunResult]) -> None:
     """Write ``table.md`` for people and ``table.csv`` with all digits."""
     found = rows(study, runs)
-    sentences = [legend(study), *notes(study, found, runs)]
+    sentences = [legend(study), *remarks(study, runs), *(claim.sentence for claim in claims(study, found))]
     place.write_tables(study, found, TITLE, heading(study), tables(study, found), sentences)
 
 
