@@ -99,8 +99,9 @@ def reproduce(
     """Reproduce a study of the paper: figures, table and report, by the authors' protocol."""
     with errors_in_words():
         if name is None:
+            width = max(map(len, STUDIES)) + 2
             for kind in STUDIES.values():
-                typer.echo(f"{kind.name:10}{kind.title}" + f" ({kind.source})" * bool(kind.source))
+                typer.echo(f"{kind.name:{width}}{kind.title}" + f" ({kind.source})" * bool(kind.source))
             typer.echo("\nNext: paretograd reproduce vlmop2")
             return
         kind = find_kind(name)

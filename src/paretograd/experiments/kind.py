@@ -129,6 +129,11 @@ class Summary:
     remarks: Sequence[str]
     claims: Sequence[Claim] = ()
 
+    @property
+    def sentences(self) -> list[str]:
+        """What stands below the tables."""
+        return [self.legend, *self.remarks, *(claim.sentence for claim in self.claims)]
+
 
 @dataclass(frozen=True)
 class Kind:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from paretograd.errors import UnknownNameError
+from paretograd.experiments.counterexamples.report import COUNTEREXAMPLES
 from paretograd.experiments.fairness.report import FAIRNESS
 from paretograd.experiments.federated.report import FEDERATED
 from paretograd.experiments.files import read_config
 from paretograd.experiments.kind import Kind
 from paretograd.experiments.synthetic.report import SYNTHETIC, paper_kinds
 
-STUDIES: dict[str, Kind] = {kind.name: kind for kind in (*paper_kinds(), FAIRNESS, FEDERATED)}
+STUDIES: dict[str, Kind] = {kind.name: kind for kind in (*paper_kinds(), COUNTEREXAMPLES, FAIRNESS, FEDERATED)}
 
 
 def find_kind(name: str) -> Kind:

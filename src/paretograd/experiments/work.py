@@ -5,17 +5,22 @@ from __future__ import annotations
 import math
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
+import numpy as np
 import torch
 
 from paretograd.checks import as_number
-from paretograd.descent import archive
+from paretograd.descent import DescentWarning, archive
 from paretograd.descent.interrupts import Interrupt
+from paretograd.descent.run import Descent
+from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError, ParameterError, ParetogradError
+from paretograd.experiments.progress import Watch
 
 #: Seconds between two looks at the clock, the display and the interrupt.
 _LOOK = 0.1
@@ -76,6 +81,37 @@ def work_to_the_end(work: Work, checkpoints: Checkpoints, interrupt: Interrupt, 
 def _next_steps(steps: int, seconds: float) -> int:
     """How many steps to take until the next look."""
     return steps * 2 if seconds < 0.5 * _LOOK else max(1, steps // 2) if seconds > 2.0 * _LOOK else steps
+
+
+def run_descent(
+    descent: Descent, label: str, checkpoint: Path, every: float, told: Watch, interrupt: Interrupt
+) -> Trajectory:
+    """Run a descent to its end, from its checkpoint if there is one.
+
+    Args:
+        descent: before its first step.
+        label: of the method.
+        checkpoint: path of its checkpoint.
+        every: seconds of work between two checkpoints.
+        told: where it stands.
+        interrupt: stops it after the next checkpoint.
+    """
+    if checkpoint.exists():
+        load(descent, checkpoint, label, lambda: _sound(descent))
+    told.method(label, descent.step)
+
+    def tell() -> None:
+        gamma = float(descent.gamma.max()) if descent.running else math.nan
+        told.steps(descent.step, descent.running, gamma)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DescentWarning)  # that a run left its box is in the table
+        work_to_the_end(descent, Checkpoints(checkpoint, every), interrupt, tell)
+    return descent.trajectory()
+
+
+def _sound(descent: Descent) -> bool:
+    return len(descent.gamma) == descent.running and bool(np.isfinite(descent.gamma).all())
 
 
 def checked_interval(seconds: float) -> float:

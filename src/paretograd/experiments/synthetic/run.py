@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from paretograd.checks import whole_number
-from paretograd.descent import DescentWarning
 from paretograd.descent.interrupts import Interrupt
-from paretograd.descent.run import Descent
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError
 from paretograd.experiments.files import read_config
@@ -23,7 +17,7 @@ from paretograd.experiments.progress import Watch
 from paretograd.experiments.study import Method, jobs_of
 from paretograd.experiments.synthetic.study import Study
 from paretograd.experiments.synthetic.table import rows, write, write_metrics
-from paretograd.experiments.work import Checkpoints, checked_interval, load, work_to_the_end
+from paretograd.experiments.work import checked_interval, run_descent
 
 #: Steps between two rows of ``metrics.csv``, if not told otherwise.
 _METRICS_EVERY = 10
@@ -145,21 +139,5 @@ def _run_method(
     interrupt: Interrupt,
 ) -> None:
     """Run one method to its end, from its checkpoint if there is one."""
-    descent = study.descent(method)
-    if place.checkpoint(name).exists():
-        load(descent, place.checkpoint(name), label, lambda: _sound(descent))
-    told.method(label, descent.step)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DescentWarning)  # that a run left its box is in the table
-        checkpoints = Checkpoints(place.checkpoint(name), every)
-        work_to_the_end(descent, checkpoints, interrupt, lambda: _tell(told, descent))
-    descent.trajectory().save(place.result(name))
-
-
-def _sound(descent: Descent) -> bool:
-    return len(descent.gamma) == descent.running and bool(np.isfinite(descent.gamma).all())
-
-
-def _tell(told: Watch, descent: Descent) -> None:
-    gamma = float(descent.gamma.max()) if descent.running else math.nan
-    told.steps(descent.step, descent.running, gamma)
+    found = run_descent(study.descent(method), label, place.checkpoint(name), every, told, interrupt)
+    found.save(place.result(name))

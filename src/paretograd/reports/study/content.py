@@ -103,6 +103,7 @@ class Content:
         stop_gamma: where the runs stop; None where they do not.
         names: what the objectives are, in a few words each; none where a letter must do.
         quantities: what the columns of ``losses`` are, where they are no objectives of the runs.
+        one: what the numbers in ``seeds`` are, in a word.
     """
 
     title: str
@@ -116,6 +117,7 @@ class Content:
     stop_gamma: float | None
     names: tuple[str, ...] = ()
     quantities: tuple[Quantity, ...] = ()
+    one: str = "seed"
 
     @property
     def shown(self) -> list[Run]:
@@ -153,11 +155,7 @@ def compose(
     known = dict.fromkeys(seed for trajectory in trajectories.values() for seed in seeds_of(trajectory))
     if shown_seed not in known:
         raise ParameterError(f"no run has the seed {shown_seed}; the seeds are {', '.join(map(str, known))}")
-    runs = tuple(
-        _run(label, trajectory, number)
-        for label, trajectory in trajectories.items()
-        for number in range(trajectory.runs)
-    )
+    runs = tuple(run for label, trajectory in trajectories.items() for run in thinned_runs(label, trajectory))
     return Content(
         title=title,
         problem=problem.label,
@@ -174,6 +172,11 @@ def compose(
 def seeds_of(trajectory: Trajectory) -> Sequence[int]:
     """The seeds of the runs; their numbers where starts were given without."""
     return trajectory.seeds or range(trajectory.runs)
+
+
+def thinned_runs(label: str, trajectory: Trajectory) -> list[Run]:
+    """The runs of a method, each with the points that are drawn."""
+    return [_run(label, trajectory, number) for number in range(trajectory.runs)]
 
 
 def _run(label: str, trajectory: Trajectory, number: int) -> Run:

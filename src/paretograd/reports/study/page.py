@@ -146,8 +146,10 @@ def page(
         seeds=_seeds(content),
         bounds=_BOUNDS if bounds else "",
         panels=_panels(content, smoothness, bool(bounds)),
+        run=content.one,
+        Run=content.one.capitalize(),
         seed=content.seeds[0],
-        theory=escape(theory(shown, smoothness)),
+        theory=escape(theory(shown, smoothness, content.one)),
         findings=theory_table(shown, content.methods) if smoothness is not None else "",
         details=details_list(details),
         library=library,
@@ -184,7 +186,7 @@ def _methods(content: Content) -> str:
 def _seeds(content: Content) -> str:
     options = [f'<option value="{i}">{seed}</option>' for i, seed in enumerate(content.seeds)]
     if len(options) > 1:
-        options.append('<option value="all">all seeds</option>')
+        options.append(f'<option value="all">all {content.one}s</option>')
     return "".join(options)
 
 

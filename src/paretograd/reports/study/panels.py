@@ -64,6 +64,7 @@ def payload(content: Content, bounds: Sequence[Bound]) -> str:
         "axes": _axes(content),
         "panels": [asdict(panel) for panel in panels(content)],
         "methods": [_method(label, look, i, len(labels)) for i, (label, look) in enumerate(content.methods.items())],
+        "one": content.one,
         "seeds": [str(seed) for seed in seeds],
         "stopGamma": content.stop_gamma,
         "runs": [
@@ -203,7 +204,7 @@ def sentence(panel: Panel, content: Content, smoothness: float | None, bounded: 
             )
 
 
-def theory(findings: Sequence[Finding], smoothness: float | None) -> str:
+def theory(findings: Sequence[Finding], smoothness: float | None, one: str) -> str:
     """What the table of the theorems is, or why there is none."""
     if smoothness is None:
         return (
@@ -213,8 +214,9 @@ def theory(findings: Sequence[Finding], smoothness: float | None) -> str:
     covered = sum(finding.bound is not None for finding in findings)
     return (
         "The theorems bound the least γ of a run by its start, the smoothness constant L of the objectives, the step "
-        f"sizes and a constant of the method. They cover {covered} of the {_count(len(findings), 'run')} of this seed, "
-        f"with L = {smoothness:.4g}. A bound holds for every function with that L, so most runs are far below it."
+        f"sizes and a constant of the method. They cover {covered} of the {_count(len(findings), 'run')} of this "
+        f"{one}, with L = {smoothness:.4g}. "
+        "A bound holds for every function with that L, so most runs are far below it."
     )
 
 
