@@ -19,7 +19,7 @@ from paretograd.aggregators.notation import read_rule, split_list
 from paretograd.cli.console import console, errors_in_words, places, shown
 from paretograd.errors import InputError, MissingExtraError
 from paretograd.experiments import Method, Study
-from paretograd.experiments.kind import Kind, Option, flag, options_of
+from paretograd.experiments.kind import WORK, Kind, Option, flag, options_of
 from paretograd.experiments.progress import Bars
 from paretograd.experiments.registry import STUDIES, find_kind, kind_in
 from paretograd.experiments.synthetic.report import METRICS_EVERY, SYNTHETIC
@@ -27,26 +27,19 @@ from paretograd.problems.registry import problem as make_problem
 
 #: A larger count is taken for a seed.
 _MOST_SEEDS = 1000
-
-Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to write; runs/NAME if not given.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with what is in the folder; methods that are done are not run again.")
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove the study in the folder and start anew.")]
-CheckpointEvery = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0.0, help="Work between two checkpoints: what a kill can lose.")
-]
-Report = Annotated[bool, typer.Option("--report/--no-report", help="Draw the figures and write report.html.")]
+#: Options of ``run`` and ``reproduce`` that are no part of a study, and their defaults.
+_SHARED = WORK | {"report": Option("Draw the figures and write report.html.", type=bool, switch=True)}
+_DEFAULTS = {"out": None, "resume": False, "overwrite": False, "checkpoint_every": 5.0, "report": True}
 
 
 def _takes(parameters: Sequence[Parameter]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace ``**options`` in the signature of a command by these parameters, in front of ``out``."""
+    """Replace ``**options`` in the signature of a command by these parameters and those of every run."""
+    shared = [_parameter(name, declared, _DEFAULTS[name]) for name, declared in _SHARED.items()]
 
     def changed(command: Callable[..., None]) -> Callable[..., None]:
         found = signature(command, eval_str=True)
         own = [one for one in found.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-        place = [one.name for one in own].index("out")
-        every = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*own[:place], *parameters, *own[place:])]
+        every = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*own, *parameters, *shared)]
         command.__signature__ = found.replace(parameters=every)  # type: ignore[attr-defined]
         return command
 
@@ -89,11 +82,6 @@ def _for_problems() -> list[Parameter]:
 @_takes(_for_studies())
 def reproduce(
     name: Annotated[str | None, typer.Argument(help=f"{', '.join(STUDIES)}. Without a name: what they are.")] = None,
-    out: Out = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    checkpoint_every: CheckpointEvery = 5.0,
-    report: Report = True,
     **options: Any,
 ) -> None:
     """Reproduce a study of the paper: figures, table and report, by the authors' protocol."""
@@ -105,11 +93,11 @@ def reproduce(
             typer.echo("\nNext: paretograd reproduce vlmop2")
             return
         kind = find_kind(name)
-        given = [flag(key) for key, value in options.items() if value is not None and key not in kind.options]
+        allowed = {*kind.options, *_SHARED}
+        given = [flag(key) for key, value in options.items() if value is not None and key not in allowed]
         if given:
             raise InputError(f"reproduce {name} has no {', '.join(given)}; see paretograd reproduce --help")
-        work = {"resume": resume, "overwrite": overwrite, "checkpoint_every": checkpoint_every}
-        _follow(kind, kind.make(options), out or Path("runs") / kind.name, work, kind.to_run(options), report)
+        _follow(kind, kind.make(options), kind.name, options)
 
 
 def report(
@@ -150,11 +138,6 @@ def run(
             "--lr-for", metavar="RULE=LR", help="Another step size for one rule: 'nash-mtl*=0.005'. Repeat it."
         ),
     ] = None,
-    out: Out = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    checkpoint_every: CheckpointEvery = 5.0,
-    report: Report = True,
     **options: Any,
 ) -> None:
     """Compare rules on a test problem: whole runs, with checkpoints, a table, figures and a report."""
@@ -167,30 +150,27 @@ def run(
             seeds=_read_seeds(seeds),
             **{key: options[key] for key in options_of(Study)},
         )
-        work = {"resume": resume, "overwrite": overwrite, "checkpoint_every": checkpoint_every}
-        _follow(SYNTHETIC, study, out or Path("runs") / name, work, SYNTHETIC.to_run(options), report)
+        _follow(SYNTHETIC, study, name, options)
 
 
-def _follow(
-    kind: Kind, study: Any, folder: Path, work: Mapping[str, Any], to_run: Mapping[str, Any], report: bool
-) -> None:
+def _follow(kind: Kind, study: Any, name: str, options: Mapping[str, Any]) -> None:
     """Run a study under bars, print its summary, draw its report; an interrupt says how to go on.
 
     Args:
         kind: of the study.
         study: what is run.
-        folder: where.
-        work: ``resume``, ``overwrite`` and ``checkpoint_every``.
-        to_run: options of the run that are no part of the study.
-        report: whether to draw figures and page.
+        name: of its folder, unless ``out`` is among the options.
+        options: of the command; those of the study itself are in it already.
     """
+    folder, to_run = options["out"] or Path("runs") / name, kind.to_run(options)
+    work = {key: options[key] for key in ("resume", "overwrite", "checkpoint_every")}
     try:
         with Bars() as bars:
             results = kind.run(study, folder, **work, **to_run, watch=bars)
         console().print(shown(kind.summary(results, console().width)))
-        console().print(places(folder, _drawn(kind, results) if report else [], kind.numbers(results)))
+        console().print(places(folder, _drawn(kind, results) if options["report"] else [], kind.numbers(results)))
     except KeyboardInterrupt:
-        more = "".join(f" {flag(name)} {shlex.quote(str(value))}" for name, value in to_run.items())
+        more = "".join(f" {flag(key)} {shlex.quote(str(value))}" for key, value in to_run.items())
         go_on = f"{study.command()}{more} --out {shlex.quote(str(folder))} --resume"
         typer.echo(f"interrupted; what was done is in {folder}. Go on with:\n  {go_on}", err=True)
         raise typer.Exit(130) from None

@@ -88,6 +88,13 @@ TRAINING = {
     ),
     "device": Option("auto takes a GPU if there is one.", "auto|cpu|cuda"),
 }
+#: Options of every run: where it writes, how it goes on, and what a kill can lose.
+WORK = {
+    "out": Option("Where to write; runs/NAME if not given.", "FOLDER", type=Path),
+    "resume": Option("Go on with what is in the folder; methods that are done are not run again.", type=bool),
+    "overwrite": Option("Remove the study in the folder and start anew.", type=bool),
+    "checkpoint_every": Option("Work between two checkpoints: what a kill can lose.", "SECONDS", type=float, least=0.0),
+}
 
 
 class Claim(NamedTuple):
