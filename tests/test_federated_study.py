@@ -40,7 +40,8 @@ from paretograd.experiments.federated import run as run_module
 from paretograd.experiments.federated.__main__ import main
 from paretograd.experiments.federated.clients import Clients, Federation
 from paretograd.experiments.federated.figures import record_series
-from paretograd.experiments.federated.plan import (
+from paretograd.experiments.federated.report import FEDERATED, write_federated
+from paretograd.experiments.federated.study import (
     BASELINES,
     CAPS,
     CENTRAL,
@@ -53,10 +54,9 @@ from paretograd.experiments.federated.plan import (
     TABLE,
     attack_of,
     label_of,
+    read_study,
     rule_of,
 )
-from paretograd.experiments.federated.report import FEDERATED, write_federated
-from paretograd.experiments.federated.study import read_study
 from paretograd.experiments.federated.table import claims, rows, write
 from paretograd.experiments.federated.training import Training, attacked, draw
 from paretograd.experiments.registry import STUDIES

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paretograd.experiments.federated.plan import (
+from paretograd.experiments.federated.run import FederatedResults
+from paretograd.experiments.federated.study import (
     BASELINES,
     CAPS,
     CENTRALISED,
@@ -22,8 +23,7 @@ from paretograd.experiments.federated.plan import (
     attack_of,
     label_of,
 )
-from paretograd.experiments.federated.result import RunResult
-from paretograd.experiments.federated.run import FederatedResults
+from paretograd.experiments.federated.training import RunResult
 from paretograd.geometry.gramian import Array
 from paretograd.reports.palette import Curve, curves
 from paretograd.reports.study.figures import DASHES, DPI, plain

@@ -18,10 +18,9 @@ from paretograd.experiments.federated.figures import (
     multiple_caps,
     noise_sweep,
 )
-from paretograd.experiments.federated.plan import Run, label_of
-from paretograd.experiments.federated.result import FederatedFolder, RunResult
 from paretograd.experiments.federated.run import FederatedResults, read_results, run_federated
-from paretograd.experiments.federated.study import FederatedStudy, read_study
+from paretograd.experiments.federated.study import FederatedStudy, Run, label_of, read_study
+from paretograd.experiments.federated.training import FederatedFolder, RunResult
 from paretograd.experiments.kind import TRAINING, Kind, Option, Summary, options_of
 from paretograd.geometry.gramian import Array
 from paretograd.reports.palette import Curve

@@ -13,10 +13,8 @@ import numpy as np
 from paretograd.descent.interrupts import Interrupt
 from paretograd.experiments.federated import table
 from paretograd.experiments.federated.clients import Federations
-from paretograd.experiments.federated.plan import Case, Run
-from paretograd.experiments.federated.result import FederatedFolder, RunResult, result_of
-from paretograd.experiments.federated.study import FederatedStudy
-from paretograd.experiments.federated.training import Together, Training
+from paretograd.experiments.federated.study import Case, FederatedStudy, Run
+from paretograd.experiments.federated.training import FederatedFolder, RunResult, Together, Training, result_of
 from paretograd.experiments.progress import Watch
 from paretograd.experiments.study import fingerprint
 from paretograd.experiments.work import Checkpoints, Device, Timed, checked_interval, find_device

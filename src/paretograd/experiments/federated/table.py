@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from paretograd.descent import Stop
-from paretograd.experiments.federated.plan import (
+from paretograd.experiments.federated.study import (
     BASELINES,
     CAPS,
     CLEAN,
@@ -20,12 +20,12 @@ from paretograd.experiments.federated.plan import (
     PUBLISHED_CLEAN,
     TABLE,
     Case,
+    FederatedStudy,
     Run,
     Setting,
     label_of,
 )
-from paretograd.experiments.federated.result import FederatedFolder, RunResult
-from paretograd.experiments.federated.study import FederatedStudy
+from paretograd.experiments.federated.training import FederatedFolder, RunResult
 from paretograd.experiments.kind import Claim
 
 #: MGDA has collapsed if its accuracy is below this.

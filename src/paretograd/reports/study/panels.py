@@ -13,8 +13,7 @@ import numpy as np
 from paretograd.geometry.gramian import Array
 from paretograd.problems.base import Problem
 from paretograd.reports.palette import Curve
-from paretograd.reports.study.bounds import Bound, Finding
-from paretograd.reports.study.content import Content, spaced
+from paretograd.reports.study.content import Bound, Content, Finding, spaced
 
 #: matplotlib's markers in plotly's words.
 _SYMBOLS = {
