@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, max_pool2d
 
-from paretograd.experiments.federated.fused import Launch, Layout, Moments, pooled
 from paretograd.experiments.federated.study import FederatedStudy
 from paretograd.experiments.work import full_or_tf32
 from paretograd.geometry import kernels
@@ -17,10 +16,46 @@ from paretograd.geometry.gramian import Array
 from paretograd.problems.cifar10 import Cifar10, Images, cnn, partition
 from paretograd.problems.cifar10.model import normalized
 
+if TYPE_CHECKING:
+    from paretograd.experiments.federated.fused import Launch
+
 #: Test images per batch.
 _CHUNK = 1000
 #: Accuracy of a guess; a diverged run counts as one.
 CHANCE = 0.1
+#: Mean and variance of each channel, for every BatchNorm.
+Moments = list[tuple[Tensor, Tensor]]
+
+
+class Layout:
+    """The parameters of a network, one after the other.
+
+    Attributes:
+        places: by name, where a parameter begins, and its shape.
+        size: number of values in all.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.places: dict[str, tuple[int, torch.Size]] = {}
+        self.size = 0
+        for name, parameter in network.named_parameters():
+            self.places[name] = (self.size, parameter.shape)
+            self.size += parameter.numel()
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Views of a flat vector, by name."""
+        return {name: flat[start : start + shape.numel()].view(shape) for name, (start, shape) in self.places.items()}
+
+
+def pooled(means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance over the images of all clients, which have equally many.
+
+    Args:
+        means: of each client's inputs, ``(K, channels)``.
+        variances: about these means, ``(K, channels)``.
+    """
+    mean = means.mean(dim=0)
+    return mean, variances.mean(dim=0) + (means - mean).square().mean(dim=0)
 
 
 class Pass(NamedTuple):
@@ -57,6 +92,8 @@ class Clients:
         same = len({len(own.labels) for own in images}) == 1
         self._fused: Launch | None = None
         if device.type == "cuda" and tf32 and same and kernels.available():
+            from paretograd.experiments.federated.fused import Launch
+
             self._fused = Launch(images, self._layout, device)
         self._images = [] if self._fused else [Images(own.pixels.to(device), own.labels.to(device)) for own in images]
 
