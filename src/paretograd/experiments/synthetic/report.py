@@ -41,6 +41,7 @@ def _summary(results: Results, width: int) -> Summary:
         tables={"": table.for_people(study, rows)},
         legend=table.legend(study, rows),
         remarks=remarks,
+        claims=table.claims(study, rows),
     )
 
 
