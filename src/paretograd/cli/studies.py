@@ -1,7 +1,6 @@
 """``paretograd run``, ``reproduce`` and ``report``: studies in folders.
 
-What is an option of a study is declared in its dataclass (see `paretograd.experiments.kind`); the commands take their
-options from there.
+Options of a study are declared in its dataclass (see `paretograd.experiments.kind`); the commands read them from there.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from paretograd.experiments.registry import STUDIES, find_kind, kind_in
 from paretograd.experiments.synthetic.report import METRICS_EVERY, SYNTHETIC
 from paretograd.problems.registry import problem as make_problem
 
-#: A larger count is taken for a seed.
+#: Largest number of seeds; a larger number was probably meant as a seed.
 _MOST_SEEDS = 1000
 #: Options of ``run`` and ``reproduce`` that are no part of a study, and their defaults.
 _SHARED = WORK | {"report": Option("Draw the figures and write report.html.", type=bool, switch=True)}
@@ -47,7 +46,7 @@ def _takes(parameters: Sequence[Parameter]) -> Callable[[Callable[..., None]], C
 
 
 def _parameter(name: str, declared: Option, default: Any = None, panel: str | None = None) -> Parameter:
-    """An option as typer takes it."""
+    """Convert an option to a parameter for typer."""
     info = typer.Option(
         f"{flag(name)}/--no-{flag(name)[2:]}" if declared.switch else flag(name),
         metavar=declared.metavar,
@@ -60,7 +59,7 @@ def _parameter(name: str, declared: Option, default: Any = None, panel: str | No
 
 
 def _for_studies() -> list[Parameter]:
-    """The options of all studies, in panels by the studies that have them; those of most studies come first."""
+    """Collect the options of all studies, in panels by study; options that most studies share come first."""
     owners: dict[str, list[str]] = {}
     for kind in STUDIES.values():
         for name in kind.options:
@@ -73,7 +72,7 @@ def _for_studies() -> list[Parameter]:
 
 
 def _for_problems() -> list[Parameter]:
-    """The options of a study on a test problem that are plain values."""
+    """Collect the options of a study on a test problem that are plain values."""
     defaults = {entry.name: entry.default for entry in fields(Study)}
     made = [_parameter(name, declared, defaults[name]) for name, declared in options_of(Study).items()]
     return [*made, _parameter("metrics_every", METRICS_EVERY)]
@@ -154,7 +153,7 @@ def run(
 
 
 def _follow(kind: Kind, study: Any, name: str, options: Mapping[str, Any]) -> None:
-    """Run a study under bars, print its summary, draw its report; an interrupt says how to go on.
+    """Run a study under bars, print its summary, draw its report; after an interrupt, print how to resume.
 
     Args:
         kind: of the study.
@@ -177,7 +176,7 @@ def _follow(kind: Kind, study: Any, name: str, options: Mapping[str, Any]) -> No
 
 
 def _drawn(kind: Kind, results: Any) -> list[Path]:
-    """Figures and page; without the extras they need, a sentence about it, since all numbers are there."""
+    """Draw figures and page; if an extra is missing, say so and continue: the numbers are complete without them."""
     try:
         return kind.draw(results)
     except MissingExtraError as error:
@@ -186,7 +185,7 @@ def _drawn(kind: Kind, results: Any) -> list[Path]:
 
 
 def _read_parameters(name: str, written: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The problem's name and all its parameters, from ``vlmop2`` and ``n=6``."""
+    """Return the problem's name and all its parameters, from ``vlmop2`` and ``n=6``."""
     for part in written:
         if "=" not in part:
             raise InputError(f"--param {part!r}: write key=value, such as --param n=6")
@@ -201,7 +200,7 @@ def _read_parameters(name: str, written: Sequence[str]) -> tuple[str, dict[str, 
 
 
 def _read_seeds(written: str) -> tuple[int, ...]:
-    """``5`` is 0 to 4; ``24,42`` and ``100,`` are what they say."""
+    """Parse seeds: ``5`` means 0 to 4, ``24,42`` these two, and ``100,`` this one alone."""
     parts = split_list(written)
     try:
         numbers = tuple(int(part) for part in parts)
@@ -221,7 +220,7 @@ def _read_seeds(written: str) -> tuple[int, ...]:
 
 
 def _read_methods(aggregators: str, lr: str, lr_for: Sequence[str]) -> tuple[Method, ...]:
-    """The rules of a list, each with its step size."""
+    """Parse a list of rules, each with its step size."""
     rules = split_list(aggregators)
     if not rules:
         raise InputError("--aggregators is empty; name at least one rule, such as --aggregators mgda,upgrad")

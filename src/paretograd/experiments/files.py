@@ -1,4 +1,4 @@
-"""What a study's files hold: lines of text, tables, and ``config.json``. Each is written whole or not at all."""
+"""Contents of a study's files: text, tables and ``config.json``. Each file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ TEXTS = ("method", "theorem", "ended by")
 
 
 class Runnable(Protocol):
-    """A study of any kind, as its folder knows it."""
+    """What a folder needs of a study."""
 
     def plain(self) -> dict[str, Any]:
-        """The study as JSON-serialisable values."""
+        """Return the study as JSON-serialisable values."""
 
     def files(self) -> tuple[str, ...]:
-        """File names of the methods, without suffix."""
+        """Return the names of the result files, without suffix."""
 
     def command(self) -> str:
-        """The command line that makes the study."""
+        """Return the command line that runs the study."""
 
     def rehearse(self) -> None:
-        """Raise if some rule cannot work."""
+        """Raise if some rule cannot run."""
 
 
 def write_text(path: Path, lines: Iterable[str]) -> Path:
-    """Write lines to a file, replacing what it held only when all of them are on the disk."""
+    """Write lines to a file. The old content is replaced only when all lines are on the disk."""
     with replacing(path) as file:
         file.writelines(f"{line}\n".encode() for line in lines)
     return path
 
 
 def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write rows with the same keys, which become the header; all digits of every number."""
+    """Write rows with the same keys, which become the header. Numbers keep all their digits."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -56,7 +56,7 @@ def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def markdown_table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """The lines of a table in Markdown; numbers are aligned to the right."""
+    """Yield the lines of a table in Markdown. Numbers are aligned to the right."""
     yield f"| {' | '.join(rows[0])} |"
     yield f"| {' | '.join('---' if key in TEXTS else '---:' for key in rows[0])} |"
     for row in rows:
@@ -75,8 +75,8 @@ def remove_drafts(folder: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of all that computes."""
-    from paretograd import __version__  # not at the top: the package is being imported then
+    """Return the versions of Python, torch, numpy and this package."""
+    from paretograd import __version__  # not at the top: the import would be circular
 
     return {
         "python": platform.python_version(),
@@ -87,13 +87,13 @@ def versions() -> dict[str, str]:
 
 
 def write_config(path: Path, study: Runnable, sessions: list[dict[str, Any]], more: Mapping[str, Any]) -> None:
-    """Write the file, whole or not at all, with what only studies of this kind have."""
+    """Write ``config.json``; ``more`` holds entries that only this kind of study has."""
     content = {"schema": SCHEMA, "command": study.command(), "study": study.plain(), **more, "sessions": sessions}
     write_text(path, [json.dumps(content, indent=2)])
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read the file; raises `InputError` if it is not a study's configuration."""
+    """Read ``config.json``; raises `InputError` if it is not the configuration of a study."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -113,7 +113,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def differences(there: dict[str, Any], study: Runnable) -> list[str]:
-    """Differences between the study in a file and this one, in words."""
+    """Describe the differences between the study in a file and this one."""
     here = json.loads(json.dumps(study.plain()))
     return [
         f"{key.replace('_', ' ')}: {_shown(there.get(key))} there, {_shown(here.get(key))} here"

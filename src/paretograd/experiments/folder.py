@@ -1,4 +1,4 @@
-"""A study's folder: its configuration, where files lie, who may write there, and what is there already."""
+"""The folder of a study: its files, its lock, the loop over its jobs, and what is done already."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from paretograd.experiments.work import device_name
 Data = TypeVar("Data")
 Result = TypeVar("Result")
 
-#: What studies of any kind write, by folder.
+#: Suffixes of the files that studies write, by subfolder.
 _WRITTEN = {name: {".npz"} for name in ("checkpoints", "trajectories", "methods", "runs")} | {
     "figures": {".png", ".svg"}
 }
 
 
 class Folder(ABC, Generic[Result]):
-    """The folder of a study of any kind, with a result for each method that is done.
+    """The folder of a study, with one result file for each run that is done.
 
     Attributes:
         path: the folder.
-        config: what is run; written first, so that a folder which has one is ours.
-        table_md, table_csv, report: results.
+        config: the configuration; written first, so that a folder with this file belongs to a study.
+        table_md, table_csv, report: the results.
     """
 
-    #: Where the methods lie that are done.
+    #: Name of the subfolder with the results.
     results: ClassVar[str]
 
     def __init__(self, path: str | Path) -> None:
@@ -61,11 +61,11 @@ class Folder(ABC, Generic[Result]):
         self.report = self.path / "report.html"
 
     def checkpoint(self, name: str) -> Path:
-        """State of a method under way."""
+        """Return the path of a checkpoint."""
         return self.path / "checkpoints" / f"{name}.npz"
 
     def result(self, name: str) -> Path:
-        """A method that is done."""
+        """Return the path of a result."""
         return self.path / self.results / f"{name}.npz"
 
     def load(self, name: str, label: str, study: Any) -> Result:
@@ -80,25 +80,25 @@ class Folder(ABC, Generic[Result]):
         """Read a result; raises `InputError` if the file is damaged or of another study."""
 
     def plain_study(self) -> dict[str, Any]:
-        """The study in this folder, as JSON-serialisable values."""
+        """Read the study in this folder, as JSON-serialisable values."""
         if not self.config.exists():
             raise InputError(f"{self.path} holds no study: there is no {self.config.name} in it")
         found: dict[str, Any] = read_config(self.config)["study"]
         return found
 
     def finished(self, study: Runnable) -> bool:
-        """Return True if all methods are done."""
+        """Return True if all results exist."""
         return all(self.result(name).exists() for name in study.files())
 
     @property
     def used(self) -> bool:
-        """Return True if the folder is not empty, leftovers of killed writes aside."""
+        """Return True if the folder contains anything except leftovers of killed writes."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file; a study needs a folder")
         return self.path.exists() and any(not entry.name.endswith(".part") for entry in self.path.iterdir())
 
     def check(self, study: Runnable, resume: bool, overwrite: bool) -> None:
-        """Validate that the study may be run here. Nothing is written."""
+        """Validate that the study may run here. Writes nothing."""
         if resume and overwrite:
             raise InputError("resume keeps what is there and overwrite removes it; ask for one of them")
         if not self.used:
@@ -139,7 +139,7 @@ class Folder(ABC, Generic[Result]):
             file.unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Remove the folder of checkpoints, if no method needs one any more."""
+        """Remove the folder of checkpoints if it is empty."""
         with suppress(OSError):
             self.checkpoint("").parent.rmdir()
 
@@ -147,17 +147,17 @@ class Folder(ABC, Generic[Result]):
     def at_work(
         self, study: Runnable, load: Callable[[], Data], told: Watch, resume: bool, overwrite: bool
     ) -> Iterator[tuple[Data | None, Interrupt]]:
-        """Open the folder for a study, alone; what cannot work raises before anything is written.
+        """Lock the folder and open it for a study. Errors are raised before anything is written.
 
         Args:
             study: what is run.
-            load: loads its data; called only if something is left to run.
-            told: what happens.
-            resume: go on with what is there.
-            overwrite: remove what is there.
+            load: loads the data; called only if something is left to run.
+            told: receives notes.
+            resume: continue the study in the folder.
+            overwrite: remove the study in the folder.
 
         Yields:
-            the data, or None if all is done; and the interrupt, which is held back until it is obeyed.
+            the data, or None if everything is done; and the interrupt, which is deferred until `Interrupt.obey`.
         """
         self.check(study, resume, overwrite)
         study.rehearse()
@@ -170,19 +170,18 @@ class Folder(ABC, Generic[Result]):
     def each(
         self, jobs: Sequence[Job], steps: int, told: Watch, interrupt: Interrupt
     ) -> Iterator[tuple[int, Job, list[str]]]:
-        """Go through the jobs of a study, one after the other: the loop of every study.
+        """Iterate over the jobs of a study, in order. Every study uses this loop.
 
-        The caller does what is left of a job before it takes the next one. Then the job needs no checkpoint any more,
-        and an interrupt that came meanwhile is obeyed.
+        The body completes a job. After it, the checkpoint of the job is removed, and a pending interrupt is obeyed.
 
         Args:
-            jobs: all of them.
-            steps: that a job takes at most.
-            told: what happens.
-            interrupt: of `at_work`.
+            jobs: all jobs of the study.
+            steps: largest number of steps of a job.
+            told: receives the progress.
+            interrupt: from `at_work`.
 
         Yields:
-            number of the job, the job, and its results that are not there yet.
+            index of the job, the job, and the names of its missing results.
         """
         told.begin(tuple(job.label for job in jobs), steps)
         for number, job in enumerate(jobs):
@@ -204,15 +203,15 @@ class Folder(ABC, Generic[Result]):
             write_config(self.config, study, found["sessions"] + [self._session()] * left, more)
 
     def _session(self) -> dict[str, Any]:
-        """When work was done, and with which versions."""
+        """Return the time and the versions of this session."""
         return {"time": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
 
     def _more(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """What only studies of this kind have in their configuration; ``found`` is the present one."""
+        """Return additional entries of the configuration; ``found`` is the present one."""
         return {}
 
     def _warn(self, sessions: Sequence[Mapping[str, Any]], told: Watch) -> None:
-        """Warn if an earlier session may have computed other last digits."""
+        """Warn if the last session used other versions: last digits may differ."""
         if sessions and sessions[-1].get("versions") != versions():
             told.note(
                 f"{self.path} was begun with other versions, which {self.config} lists: last digits may differ from "
@@ -234,9 +233,9 @@ class Folder(ABC, Generic[Result]):
             study: what was run.
             rows: plain values.
             title: of the study.
-            heading: what the numbers are.
+            heading: meaning of the numbers.
             tables: by their titles, rows of texts; a single table needs no title.
-            sentences: what stands below the tables.
+            sentences: text below the tables.
         """
         lines = [f"# {title}", "", f"Made by `{study.command()}`. {heading}"]
         for name, shown in tables.items():
@@ -248,13 +247,13 @@ class Folder(ABC, Generic[Result]):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder and lock it for this process; the lock ends with the process."""
+        """Create the folder and lock it for this process; the lock ends with the process."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = -1 if sys.platform == "win32" else os.open(self.path, os.O_RDONLY)
         except OSError as error:
             raise InputError(f"{self.path} cannot be used: {error.strerror or error}") from None
-        if sys.platform == "win32":  # it has no such locks: nobody watches
+        if sys.platform == "win32":  # there are no such locks on Windows
             yield
             return
         import fcntl
@@ -304,12 +303,12 @@ class TrainingFolder(Folder[Result]):
             )
 
     def durations(self) -> dict[str, Any]:
-        """Seconds of each method, and what it was trained on, by label."""
+        """Return the duration and device of each job, by label."""
         found: dict[str, Any] = self._more(read_config(self.config))["durations"]
         return found
 
     def provenance(self) -> dict[str, str]:
-        """Versions and devices of the sessions, as a page shows them."""
+        """Return versions and devices of the sessions, as the page shows them."""
         sessions = read_config(self.config)["sessions"]
         last = sessions[-1] if sessions else {}
         return {
@@ -318,6 +317,6 @@ class TrainingFolder(Folder[Result]):
         }
 
     def took(self, study: Runnable, label: str, duration: Mapping[str, Any]) -> None:
-        """Record how long a method took."""
+        """Record the duration of a job."""
         durations = self.durations() | {label: dict(duration)}
         write_config(self.config, study, read_config(self.config)["sessions"], {"durations": durations})

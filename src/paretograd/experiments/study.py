@@ -20,11 +20,11 @@ from paretograd.checks import whole_number
 from paretograd.errors import InputError, ParameterError
 from paretograd.experiments.kind import options_of, read_options
 
-#: Seed of rules that draw random numbers, unless the rule is written with one.
+#: Seed of random rules, unless the rule is written with one.
 _RULE_SEED = 0
-#: The largest that torch, numpy and files of results all take.
+#: Largest seed that torch, numpy and result files accept.
 _LARGEST_SEED = 2**63 - 1
-#: Characters of a file name, without its suffix.
+#: Longest file name, without suffix.
 _LONGEST = 60
 
 
@@ -41,7 +41,7 @@ class Method:
     lr: str = "0.001"
 
     def aggregator(self) -> Aggregator:
-        """A new instance of the rule, with its random state at the start."""
+        """Return a new instance of the rule, with its initial random state."""
         rules = parse_aggregators(self.rule, seed=_RULE_SEED)
         if len(rules) != 1:
             raise ParameterError(f"a method has one rule; {self.rule!r} names {len(rules)}")
@@ -65,7 +65,7 @@ def checked_seeds(given: object) -> list[int]:
 
 
 def labels_of(methods: Sequence[Method], usual_lr: str) -> tuple[str, ...]:
-    """The paper's names, with parameters if two would be the same, and with step sizes other than the usual one."""
+    """Return the paper's names, with parameters if two names coincide, and with unusual step sizes."""
     plain = [method.aggregator().label for method in methods]
     labels = [
         label + _inside(method.rule) * (plain.count(label) > 1) + f" (lr {method.lr})" * (method.lr != usual_lr)
@@ -84,7 +84,7 @@ def _inside(rule: str) -> str:
 
 
 def checked_rules(given: object) -> tuple[str, ...]:
-    """Validate rules: texts, at least one."""
+    """Validate rules: at least one, all of them text."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ParameterError(f"methods={given!r}: give rules in a tuple, such as ('mgda',)")
     rules = tuple(given)
@@ -97,7 +97,7 @@ def checked_rules(given: object) -> tuple[str, ...]:
 
 
 def file_names(labels: Sequence[str]) -> tuple[str, ...]:
-    """``nash-mtl-star`` for ``Nash-MTL*``: lower case, safe in shells and file systems, all different."""
+    """Return distinct names that are safe in shells and file systems: ``nash-mtl-star`` for ``Nash-MTL*``."""
     names: list[str] = []
     for label in labels:
         words = label.lower().replace("*", "-star").replace("+", "-plus")
@@ -112,7 +112,7 @@ def file_names(labels: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Job:
-    """The part of a study between two rows of the progress display: it has one checkpoint.
+    """A part of a study that has one row in the progress display and one checkpoint.
 
     Attributes:
         label: in the display.
@@ -126,14 +126,14 @@ class Job:
 
 
 def jobs_of(labels: Sequence[str], files: Sequence[str]) -> tuple[Job, ...]:
-    """One job for each label, with one file."""
+    """Return one job for each label, with one result file."""
     return tuple(Job(label, file, (file,)) for label, file in zip(labels, files, strict=True))
 
 
 class BaseStudy(ABC):
     """A study as a frozen dataclass, whose defaults are the paper's protocol.
 
-    The command line, the configuration and its file names follow from the fields.
+    The command line, the configuration and the file names follow from the fields.
     """
 
     #: Name on the command line and in ``config.json``.
@@ -143,27 +143,27 @@ class BaseStudy(ABC):
 
     @abstractmethod
     def labels(self) -> tuple[str, ...]:
-        """Labels of the jobs."""
+        """Return the labels of the jobs."""
 
     @abstractmethod
     def rehearse(self) -> None:
-        """Raise if some rule cannot work, before anything is written."""
+        """Raise if some rule cannot run. Called before anything is written."""
 
     def files(self) -> tuple[str, ...]:
-        """Names of the files with results, without suffix."""
+        """Return the names of the result files, without suffix."""
         return file_names(self.labels())
 
     def jobs(self) -> tuple[Job, ...]:
-        """The work, in its order."""
+        """Return the jobs, in order."""
         return jobs_of(self.labels(), self.files())
 
     @classmethod
     def from_options(cls, **given: Any) -> Self:
-        """The study from the options of a command line; options that are None or missing keep their defaults."""
+        """Make a study from the options of a command line; options that are None or missing keep their defaults."""
         return cls(**read_options(cls, given))
 
     def plain(self) -> dict[str, Any]:
-        """The study as JSON-serialisable values; ``own_data`` only if there are any."""
+        """Return the study as JSON-serialisable values, with ``own_data`` only if there are any."""
         found = asdict(self)  # type: ignore[call-overload]
         values = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
         if not values.get("own_data", True):
@@ -172,7 +172,7 @@ class BaseStudy(ABC):
 
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> Self:
-        """The study from what `plain` returned."""
+        """Rebuild a study from the result of `plain`."""
         wrong = f"this is not the configuration of a {cls.experiment} study"
         defaults = {entry.name: entry.default for entry in fields(cls)}  # type: ignore[arg-type]
         differing = (set(found) - {"experiment"}) ^ set(defaults)
@@ -186,26 +186,26 @@ class BaseStudy(ABC):
             raise InputError(f"{wrong}: {error}") from None
 
     def differing(self, base: Self | None = None) -> list[str]:
-        """Attributes in which the study differs from another; from the paper's protocol, if none is given."""
+        """Return the attributes in which the study differs from ``base``, by default the paper's protocol."""
         other = type(self)() if base is None else base
         names = [entry.name for entry in fields(self)]  # type: ignore[arg-type]
         return [name for name in names if getattr(self, name) != getattr(other, name)]
 
     def command(self) -> str:
-        """The command that makes this study, or a Python call if some setting has no option."""
+        """Return the command that runs this study, or a Python call if some setting has no option."""
         differing, known = self.differing(), options_of(type(self))
         if set(differing) - set(known):
             return self.call()
         return self.command_line([name for name in known if name in differing])
 
     def command_line(self, names: Sequence[str], flags: Sequence[str] = ()) -> str:
-        """The command with an option for each of these attributes."""
+        """Return the command with an option for each of these attributes."""
         options = [word for name in names if name != "tf32" for word in (f"--{name}", written(getattr(self, name)))]
         last = ["--no-tf32"] if "tf32" in names else []
         return shlex.join(["paretograd", "reproduce", self.experiment, *flags, *options, *last])
 
     def call(self) -> str:
-        """The call that makes a study for which there is no command."""
+        """Return the Python call that runs this study."""
         data = ", data=DATA" if getattr(self, "own_data", None) else ""
         return f"paretograd.experiments.{self.function}({self!r}, FOLDER{data})"
 
@@ -217,7 +217,7 @@ def settle(study: BaseStudy, values: Mapping[str, Any]) -> None:
 
 
 def written(value: object) -> str:
-    """A value as it is written on the command line."""
+    """Return a value as it is written on the command line."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

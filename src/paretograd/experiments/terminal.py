@@ -1,4 +1,4 @@
-"""A study as a program of its own: for a machine that has torch, numpy and scipy, and no extra.
+"""A study as a stand-alone program, for machines that have torch, numpy and scipy, but no extra.
 
 It writes what ``paretograd reproduce`` writes, except figures and page. ``paretograd report FOLDER`` draws them later,
 on a machine that has the extras.
@@ -18,7 +18,7 @@ from paretograd.experiments.progress import Lines
 
 
 def run_program(kind: Kind, arguments: Sequence[str] | None) -> int:
-    """Run a study; returns the exit code: 0, 2 for a mistake of the caller, 130 after an interrupt.
+    """Run a study; returns the exit code: 0, 2 for invalid input, 130 after an interrupt.
 
     Args:
         kind: of the study.
@@ -55,6 +55,6 @@ def _argument(declared: Option) -> dict[str, Any]:
 
 
 def _say(text: str) -> None:
-    """Write one line, at once, even into a file."""
+    """Write one line and flush it."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
