@@ -45,12 +45,12 @@ _ADULT = {
     "groups": "men and women",
 }
 _OWN = {"question": "0 or 1 for each row of your own data", "groups": "two groups of rows"}
-#: Columns of a terminal with room for the differences from the paper.
+#: Width of a terminal that has room for the differences from the paper.
 _WIDE = 110
 
 
 def compose(results: FairnessResults) -> Content:
-    """All methods that are done, with every point that was kept; a method looks the same in every figure."""
+    """Collect all finished methods, with every recorded point. A method looks the same in every figure."""
     if not results.methods:
         raise ParameterError(f"no method of the study in {results.folder} is done; a report needs at least one")
     study = results.study
@@ -69,7 +69,7 @@ def compose(results: FairnessResults) -> Content:
 
 
 def part(content: Content, labels: Sequence[str]) -> Content:
-    """The same with some of the methods."""
+    """Return the content with some of the methods."""
     return replace(
         content,
         methods={label: content.methods[label] for label in labels if label in content.methods},
@@ -78,7 +78,7 @@ def part(content: Content, labels: Sequence[str]) -> Content:
 
 
 def thinned(content: Content) -> Content:
-    """The same with as many points as a page needs."""
+    """Return the content with as many points as a page needs."""
     runs = []
     for run in content.runs:
         kept = thin(run.gamma, run.losses)
@@ -87,7 +87,7 @@ def thinned(content: Content) -> Content:
 
 
 def _looks(study: FairnessStudy, methods: Mapping[str, MethodResult]) -> dict[str, Curve]:
-    """Looks are given out over all methods of the study, so that none changes when another is done."""
+    """Assign looks over all methods of the study, so that none changes when another method is finished."""
     return {label: look for label, look in curves(study.labels()).items() if label in methods}
 
 

@@ -1,4 +1,4 @@
-"""What is trained: rules, seeds, steps and the two choices of the benchmark, with the paper's protocol and table."""
+"""The fairness study as data: rules, seeds, steps, two choices of the benchmark, and the paper's protocol and table."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class OwnData:
 
     @classmethod
     def from_plain(cls, found: Any) -> OwnData:
-        """The description from JSON; raises `InputError` if it is something else."""
+        """Read a description from JSON; raises `InputError` if it is not one."""
         try:
             train, validation, test = map(int, found["rows"])
             return cls(int(found["features"]), (train, validation, test), str(found["sha256"]))
@@ -210,15 +210,15 @@ class FairnessStudy(BaseStudy):
         return FIGURE_SEED if FIGURE_SEED in self.seeds else self.seeds[0]
 
     def aggregator(self, rule: str) -> Aggregator:
-        """A new instance of the rule, with its random state at the start."""
+        """Return a new instance of the rule, with its initial random state."""
         return Method(rule).aggregator()
 
     def labels(self) -> tuple[str, ...]:
-        """Labels of the methods in tables and figures."""
+        """Return the labels of the methods in tables and figures."""
         return labels_of([Method(rule, "") for rule in self.methods], "")
 
     def setting(self) -> Setting:
-        """Constant settings of a training."""
+        """Return the constant settings of a training."""
         return Setting(self.seeds, self.lr, self.steps, self.stop, self.gaps, self.tf32, self.width)
 
     def rehearse(self) -> None:
@@ -231,11 +231,11 @@ class FairnessStudy(BaseStudy):
 
     @classmethod
     def from_plain(cls, found: Mapping[str, Any]) -> Self:
-        """The study from what `plain` returned."""
+        """Rebuild a study from the result of `plain`."""
         own = {"own_data": OwnData.from_plain(found["own_data"])} if "own_data" in found else {}
         return super().from_plain({**found, **own})
 
     def changes(self) -> dict[str, str]:
-        """Settings that differ from the paper's protocol, except the list of methods: name to value."""
+        """Return the settings that differ from the paper's protocol, except the methods: name to value."""
         names = [name for name in self.differing() if name not in ("methods", "tf32", "own_data")]
         return {name: written(getattr(self, name)) for name in names}

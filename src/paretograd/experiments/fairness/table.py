@@ -54,12 +54,12 @@ def for_page(found: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
 
 
 def title(study: FairnessStudy) -> str:
-    """What was done, and on which data."""
+    """Return the title, which names the data."""
     return f"Fair classification on {'own data' if study.own_data else 'Adult'}"
 
 
 def heading(study: FairnessStudy) -> str:
-    """One sentence that says what the numbers are."""
+    """Return one sentence that explains the numbers."""
     count = len(study.seeds)
     over = f"Mean and sample standard deviation over {count} seeds" if count > 1 else f"Seed {study.seeds[0]}"
     return f"{over}, in percent of the test rows."
@@ -118,14 +118,14 @@ def claims(study: FairnessStudy, found: Sequence[Mapping[str, Any]]) -> list[Cla
 
 
 def close(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Methods of the paper's table that are as close to it as `CLOSE` asks, and those that are not."""
+    """Return the methods that agree with the paper's table within `CLOSE`, and those that do not."""
     compared = [row for row in found if row["accuracy_paper"] is not None]
     near = [row for row in compared if all(abs(row[f"{name}_difference"]) <= limit for name, limit in CLOSE.items())]
     return [row["method"] for row in near], [row["method"] for row in compared if row not in near]
 
 
 def steps(row: Mapping[str, Any]) -> str:
-    """``27,100-29,900``, or one number where all runs took as many."""
+    """Return ``27,100-29,900``, or one number if all runs have the same length."""
     low, high = row["steps_min"], row["steps_max"]
     return f"{high:,}" if low == high else f"{low:,}-{high:,}"
 

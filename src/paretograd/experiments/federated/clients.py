@@ -43,12 +43,12 @@ class Layout:
             self.size += parameter.numel()
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of a flat vector, by name."""
+        """Return views of a flat vector, by name."""
         return {name: flat[start : start + shape.numel()].view(shape) for name, (start, shape) in self.places.items()}
 
 
 def pooled(means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance over the images of all clients, which have equally many.
+    """Pool mean and variance over all clients, which have equally many images.
 
     Args:
         means: of each client's inputs, ``(K, channels)``.
@@ -98,7 +98,7 @@ class Clients:
         self._images = [] if self._fused else [Images(own.pixels.to(device), own.labels.to(device)) for own in images]
 
     def gradients(self, parameters: Tensor) -> Pass:
-        """Losses, gradients and moments at flat parameters ``(n,)``, in the order of ``cnn().parameters()``."""
+        """Return losses, gradients and moments at flat parameters ``(n,)``, in the order of ``cnn().parameters()``."""
         if self._fused is not None:
             return Pass(*self._fused(parameters))
         losses, rows, moments = [], [], []
@@ -116,14 +116,14 @@ class Clients:
 
     @torch.no_grad()
     def logits(self, parameters: Tensor, pixels: Tensor, moments: Moments) -> Tensor:
-        """Logits of test images, ``(N, 10)``, with these statistics instead of the batch's own."""
+        """Return the logits of test images, ``(N, 10)``, with these statistics instead of the batch's own."""
         values = list(self._layout.split(parameters).values())
         with full_or_tf32(self._tf32):
             chunks = (normalized(part) for part in torch.split(pixels, _CHUNK))
             return torch.cat([self._forward(values, chunk, moments, training=False) for chunk in chunks])
 
     def _forward(self, values: Sequence[Tensor], hidden: Tensor, moments: Moments, training: bool) -> Tensor:
-        """Logits; in training the statistics of each BatchNorm are added to ``moments``, else taken from there."""
+        """Return logits. In training, append the statistics of each BatchNorm to ``moments``; else read them there."""
         rest, norms = iter(values), 0
         if hidden.is_cuda:  # On a CPU, BatchNorm of torch loses three digits where channels come last.
             hidden = hidden.contiguous(memory_format=torch.channels_last)
@@ -179,12 +179,12 @@ class Federation:
         self._every = data.test
 
     def accuracies(self, parameters: Tensor, moments: Moments) -> Array:
-        """Share of each client's test images that are classified right, ``(clients,)``."""
+        """Return the accuracy of each client on its own test images, ``(clients,)``."""
         right = torch.split(self._right(parameters, self._pixels, self._labels, moments), self._counts)
         return torch.stack([own.double().mean() for own in right]).cpu().numpy()
 
     def accuracy(self, parameters: Tensor, moments: Moments) -> float:
-        """Share of all test images that are classified right."""
+        """Return the accuracy on all test images."""
         pixels, labels = (part.to(self.device) for part in self._every)
         return float(self._right(parameters, pixels, labels, moments).double().mean())
 
@@ -193,7 +193,7 @@ class Federation:
 
 
 class Federations:
-    """Federations by seed, made on first use.
+    """Federations by seed, created on first use.
 
     Attributes:
         device: where they are.
@@ -204,7 +204,7 @@ class Federations:
         self._made: dict[tuple[int, bool], Federation] = {}
 
     def get(self, seed: int, central: bool) -> Federation:
-        """The federation of this seed; its images stay on the device until the other kind is asked for."""
+        """Return the federation of this seed. Its images stay on the device until the other kind is requested."""
         if any(kind != central for _, kind in self._made):
             self._made.clear()
         if (seed, central) not in self._made:

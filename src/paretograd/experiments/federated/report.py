@@ -66,7 +66,7 @@ _SUMMARY = (
     "epoch each client sends the gradient of its loss, a rule makes one direction of all, and the network moves along "
     "it. Under attack one more client sends the gradient of another with the opposite sign, and some noise."
 )
-#: By the names of the paper's figures, where it has them.
+#: Figures by name; the paper's names if it has the figure.
 _FIGURES = {
     "capped_mgda_results": capped_results,
     "cap_vs_clip": cap_against_clip,
@@ -74,15 +74,15 @@ _FIGURES = {
     "noise_sweep": noise_sweep,
     "final_accuracy": final_accuracy,
 }
-#: Columns of a terminal with room for all columns.
+#: Width of a terminal that has room for all columns.
 _WIDE = 110
-#: Columns that a narrow terminal leaves out.
+#: Columns that are omitted in a narrow terminal.
 _MORE = ("under attack, all test images", "ours less the paper's")
 _SMALL = Option("A few minutes on two cores, with the same ordering.", type=bool)
 
 
 def compose(results: FederatedResults) -> Content:
-    """The rules under the study's attack and without one; a rule without the attack is drawn dotted."""
+    """Collect the rules under the study's attack and without one; those without are dotted."""
     if not results.runs:
         raise ParameterError(f"no run of the study in {results.folder} is done; a report needs at least one")
     study, known = results.study, looks()
@@ -110,14 +110,14 @@ def compose(results: FederatedResults) -> Content:
 
 
 def _drawn(run: Run, found: RunResult) -> Drawn:
-    """A run at its evaluations; the last point shows the last step taken."""
+    """Return a run at its evaluations; the last point shows the last step taken."""
     accuracy = found.accuracies.mean(axis=1, dtype=np.float64)
     columns = [accuracy, *(_at(found, name) for name in ("losses", "norms", "slopes"))]
     return Drawn(run.case.label, run.seed, found.looks.astype(np.int64), np.stack(columns, axis=1), _at(found, "gamma"))
 
 
 def _at(found: RunResult, name: str) -> Array:
-    """A record at the evaluated epochs, or at the one before."""
+    """Return a record at the evaluated epochs, or at the last one before."""
     values = np.asarray(getattr(found, name), dtype=np.float64)
     if not len(values):
         return np.full(len(found.looks), np.nan)

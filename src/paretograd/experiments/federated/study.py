@@ -1,4 +1,4 @@
-"""What is trained: the paper's tables, rules and settings, and the study, as plain data that a file can hold."""
+"""The federated study as data: the paper's tables, rules, settings and cases, and the dataclass of the study."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LITERAL = 0.01
 
 #: Rows of the paper's table, and the mean.
 TABLE = ("mgda", "nash-mtl*", "upgrad*", "dualproj*", "capped-mgda(cap=0.1)", "mean")
-#: By cap; MGDA is capped MGDA with C = 1.
+#: Rules by cap; MGDA is capped MGDA with C = 1.
 CAPS = {
     0.1: "capped-mgda(cap=0.1)",
     0.15: "capped-mgda(cap=0.15)",
@@ -38,7 +38,7 @@ CAPS = {
     0.5: "capped-mgda(cap=0.5)",
     1.0: "mgda",
 }
-#: The paper does not say whether the clipped weights are divided by their sum: both.
+#: Both variants: the paper does not say whether clipped weights are divided by their sum.
 CLIPS = (
     "clipped-mgda(cap=0.1, renormalize=false)",
     "clipped-mgda(cap=0.2, renormalize=false)",
@@ -56,7 +56,7 @@ PUBLISHED = {
     "nash-mtl*": 0.433,
     "capped-mgda(cap=0.1)": 0.515,
 }
-#: Its "no adversary baseline", of a method that it does not name.
+#: The paper's "no adversary baseline"; it does not name the method.
 PUBLISHED_CLEAN = 0.541
 #: No rule: one client has all images.
 CENTRALISED = "centralised"
@@ -73,14 +73,14 @@ _SIZES = ("epochs", "every", "clients", "shards", "size", "test_size")
 
 
 def rule_of(written: str) -> Rule:
-    """A new instance of the rule."""
-    if written == CENTRALISED:  # of one update, any rule makes that update
+    """Return a new instance of the rule."""
+    if written == CENTRALISED:  # any rule returns a single update unchanged
         return Mean()
     return _BASELINES[written] if written in _BASELINES else Method(written).aggregator()
 
 
 def known_as(written: str, rules: Collection[str]) -> str:
-    """Find the rule that is meant, however it is written; text that names none of them is returned unchanged.
+    """Return the study's spelling of a rule; text that names no rule of the study is returned unchanged.
 
     Args:
         written: such as ``Capped-MGDA(0.1)``.
@@ -96,7 +96,7 @@ def known_as(written: str, rules: Collection[str]) -> str:
 
 
 def label_of(written: str) -> str:
-    """Label of a rule in tables and figures; caps are part of it."""
+    """Return the label of a rule in tables and figures, with its cap."""
     if written == CENTRALISED:
         return "Centralised"
     if written in _BASELINES:
@@ -169,7 +169,7 @@ class Run(NamedTuple):
 
 
 def attack_of(noise: float | str) -> Setting:
-    """The attack with this noise: a number is relative, the word ``literal`` is the paper's scale."""
+    """Return the attack with this noise: a number is relative, the word ``literal`` is the paper's scale."""
     return Setting("literal", LITERAL) if isinstance(noise, str) else Setting("relative", float(noise))
 
 
@@ -190,13 +190,13 @@ PARTS: dict[str, Callable[[Setting], list[Case]]] = {
 
 
 def cases_of(parts: Sequence[str], attack: Setting, methods: Sequence[str]) -> list[Case]:
-    """The cases of some parts, each once; of ``methods`` only, if there are any."""
+    """Return the cases of some parts, each once; only those of ``methods``, if given."""
     every = dict.fromkeys(case for part in parts for case in PARTS[part](attack))
     return [case for case in every if not methods or case.rule in methods]
 
 
 def read_noise(written: str) -> float | str:
-    """A number, or the word ``literal``."""
+    """Parse a number, or the word ``literal``."""
     if written.strip().lower() == "literal":
         return "literal"
     try:
@@ -279,29 +279,29 @@ class FederatedStudy(BaseStudy):
         return attack_of(self.noise)
 
     def cases(self) -> list[Case]:
-        """Rules with their settings, each once."""
+        """Return the rules with their settings, each once."""
         return cases_of(self.parts, self.attack, self.methods)
 
     def runs(self) -> tuple[Run, ...]:
-        """The runs, in the order of training."""
+        """Return the runs, in the order of training."""
         return tuple(Run(*case, seed) for case in self.cases() for seed in self.seeds)
 
     def labels(self) -> tuple[str, ...]:
-        """Labels of the cases in the progress display; the seeds of a case are trained together."""
+        """Return the labels of the cases; the seeds of a case are trained together."""
         return tuple(case.label for case in self.cases())
 
     def files(self) -> tuple[str, ...]:
-        """File names of the runs, without suffix."""
+        """Return the file names of the runs, without suffix."""
         return file_names([run.label for run in self.runs()])
 
     def jobs(self) -> tuple[Job, ...]:
-        """One for each case, with a file for each seed."""
+        """Return one job for each case, with one result for each seed."""
         labels, files, count = self.labels(), self.files(), len(self.seeds)
         results = [files[start : start + count] for start in range(0, len(files), count)]
         return tuple(Job(*job) for job in zip(labels, file_names(labels), results, strict=True))
 
     def rehearse(self) -> None:
-        """Let every rule combine as many updates as it will get, so that mistakes show before anything is written."""
+        """Let every rule combine as many updates as in the study; called before anything is written."""
         rows = torch.eye(self.clients + 1, dtype=torch.float64, device="cpu")
         rows[-1] = -rows[0] + 0.1
         for case in self.cases():
@@ -312,18 +312,18 @@ class FederatedStudy(BaseStudy):
                 raise ParameterError(f"{case.label} cannot combine {count} updates: {error}") from None
 
     def changes(self) -> dict[str, str]:
-        """Settings that differ from the paper's protocol, except the choice of runs and the noise: name to value."""
+        """Return the settings that differ from the paper's protocol, except runs and noise: name to value."""
         chosen = ("parts", "methods", "noise", "every", "tf32", "own_data")
         other = {name: written(getattr(self, name)) for name in self.differing() if name not in chosen}
         return other | ({"images": "of one's own"} if self.own_data else {})
 
     def command(self) -> str:
-        """The command that makes this study, or a Python call if some setting has no option."""
+        """Return the command that runs this study, or a Python call if some setting has no option."""
         known = options_of(FederatedStudy)
         for base, flag in ((FederatedStudy(), []), (small_study(), ["--small"])):
             other = set(self.differing(base))
             if not other - set(known):
-                if flag and other & {"parts", "methods"}:  # one of them alone would change the other
+                if flag and other & {"parts", "methods"}:  # either option alone changes the other
                     other |= {"parts", "methods"} if self.methods else {"parts"}
                 names = [name for name in known if name in other and (name != "methods" or self.methods)]
                 return self.command_line(names, flag)
@@ -331,7 +331,7 @@ class FederatedStudy(BaseStudy):
 
 
 def small_study() -> FederatedStudy:
-    """The same on a laptop: fewer images, epochs and rules, one seed, and longer steps."""
+    """Return a study for a laptop: fewer images, epochs and rules, one seed, and longer steps."""
     return FederatedStudy(
         parts=("table", "clean", "clipping"),
         methods=("mgda", "nash-mtl*", "upgrad*", "dualproj*", "capped-mgda(cap=0.1)", CLIPS[0]),
@@ -343,7 +343,7 @@ def small_study() -> FederatedStudy:
 
 
 def read_study(small: bool | None = None, **given: Any) -> FederatedStudy:
-    """A study from the options of a command line; what is None or missing is the paper's protocol.
+    """Make a study from the options of a command line; options that are None or missing keep the paper's protocol.
 
     ``parts`` without ``methods`` means all rules of these parts. ``methods`` without ``parts`` adds the parts that
     these rules are in.
@@ -361,7 +361,7 @@ def read_study(small: bool | None = None, **given: Any) -> FederatedStudy:
 
 
 def _parts_with(methods: Collection[str], start: FederatedStudy) -> tuple[str, ...]:
-    """The parts of a study and those that its further rules are in; all parts if a rule is in none."""
+    """Return the parts of a study and those of its additional rules; all parts if a rule is in none."""
     rules = {part: {case.rule for case in cases_of([part], start.attack, ())} for part in PARTS}
     every = set[str]().union(*rules.values())
     missing = {known_as(rule, every) for rule in methods}.difference(*(rules[part] for part in start.parts))

@@ -43,12 +43,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def accuracy(row: Mapping[str, Any], what: str = "accuracy") -> str:
-    """``0.563 ± 0.004``; nothing for a row that is not there."""
+    """Format an accuracy: ``0.563 ± 0.004``; empty for a missing row."""
     return f"{row[f'{what}_mean']:.3f}" + _spread(row[f"{what}_std"]) if row else ""
 
 
 def change(row: Mapping[str, Any]) -> str:
-    """``-0.012 ± 0.009``, by the attack; nothing where it is not known."""
+    """Format the change by the attack: ``-0.012 ± 0.009``; empty if unknown."""
     loss = row.get("difference_to_clean")
     return "" if loss is None else f"{loss:+.3f}" + _spread(row["difference_to_clean_std"])
 
@@ -58,14 +58,14 @@ def _spread(deviation: float | None) -> str:
 
 
 def claims(study: FederatedStudy, found: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """All claims that the present rows can settle."""
+    """Return all claims that the present rows settle."""
     attack = study.attack
     under = {row["rule"]: row for row in found if (row["setting"], row["noise"]) == (attack.kind, attack.noise)}
     return [*_table(under), *_clipping(under), *_caps(under)]
 
 
 def _table(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
-    if "mgda" in under and _learned(under) > COLLAPSED:  # else nothing collapsed: nobody learned
+    if "mgda" in under and _learned(under) > COLLAPSED:  # otherwise no rule learned anything, so nothing collapsed
         row = under["mgda"]
         yield Claim(f"MGDA collapses, below {COLLAPSED:g}: {accuracy(row)}.", row["accuracy_mean"] < COLLAPSED)
     for rule in _ROBUST:
@@ -79,7 +79,7 @@ def _table(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
 
 
 def _learned(under: Mapping[str, Mapping[str, Any]]) -> float:
-    """The best accuracy of another rule under attack, or of MGDA without one."""
+    """Return the best accuracy of another rule under attack, or of MGDA without one."""
     others = [row["accuracy_mean"] for rule, row in under.items() if rule != "mgda"]
     row = under["mgda"]
     loss = row.get("difference_to_clean")
@@ -87,7 +87,7 @@ def _learned(under: Mapping[str, Mapping[str, Any]]) -> float:
 
 
 def _near(label: str, row: Mapping[str, Any]) -> str:
-    """The claim is about the mean; single seeds may differ."""
+    """Word the claim, which is about the mean: single seeds may differ."""
     several = row["difference_to_clean_std"] is not None
     over, worst = (" in the mean", f"; worst seed: {row['difference_to_clean_min']:+.3f}") if several else ("", "")
     return f"{label} stays{over} within {NEAR:g} of its accuracy without the attack: {change(row)}{worst}."
@@ -102,7 +102,7 @@ def _clipping(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
 
 
 def _caps(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
-    """Means may rise by no more than the deviation of the seeds."""
+    """Claim that means rise by no more than the deviation of the seeds."""
     there = {cap: under[rule] for cap, rule in CAPS.items() if rule in under}
     if len(there) < 3:
         return
@@ -133,7 +133,7 @@ def tables(study: FederatedStudy, found: Rows) -> dict[str, list[dict[str, str]]
 
 
 def _main(found: Rows, attacked: Rows, clean: Rows) -> list[dict[str, str]]:
-    """The paper's table, and what there is without an attack."""
+    """Return the paper's table, with the accuracies without an attack."""
     without = {row["rule"]: row for row in clean}
     shown = []
     for row in attacked or clean:
@@ -160,7 +160,7 @@ def _main(found: Rows, attacked: Rows, clean: Rows) -> list[dict[str, str]]:
 
 
 def _as_cap(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """MGDA under the name that it has among the caps."""
+    """Rename MGDA, which is one of the caps."""
     return {**row, "method": "MGDA = Capped MGDA (C = 1)"} if row["rule"] == CAPS[1.0] else row
 
 
@@ -209,7 +209,7 @@ def for_page(found: Rows) -> list[dict[str, object]]:
 
 
 def heading(study: FederatedStudy) -> str:
-    """One sentence that says what the numbers are."""
+    """Return one sentence that explains the numbers."""
     count = len(study.seeds)
     over = f"mean and sample standard deviation over {count} seeds" if count > 1 else f"seed {study.seeds[0]}"
     return f"Mean accuracy of the {study.clients} clients after {study.epochs:,} epochs: {over}."
@@ -318,7 +318,7 @@ def _of(study: FederatedStudy, case: Case, runs: Mapping[Run, RunResult]) -> dic
 
 
 def _published(study: FederatedStudy, case: Case) -> float | None:
-    """The paper's value for the study's attack; its attack-free one, of a rule that it does not name, for the mean."""
+    """Return the paper's value, if any. Its attack-free value, of an unnamed rule, is compared with the mean."""
     if case == Case("mean", CLEAN):
         return PUBLISHED_CLEAN
     return PUBLISHED.get(case.rule) if case.setting == study.attack else None

@@ -1,4 +1,4 @@
-"""Training: in each epoch the gradients of all clients, and the attacker's, become one step; and what is kept of it."""
+"""Training: in each epoch a rule turns the updates of all clients, honest or not, into one step; and the results."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from paretograd.problems.cifar10 import cnn
 #: What is recorded in every epoch: mean loss of the clients, length of the direction, the least of its inner products
 #: with the honest gradients, and gamma.
 RECORDED = ("losses", "norms", "slopes", "gamma")
-#: Of the lengths of gradient and direction. Gradients are of float32, and orthogonal to a direction up to rounding.
-_SLACK = 1e-6
 #: Marks a file as a run of this study, with the version of its content.
 _FORMAT = "paretograd federated 1"
 #: Most epochs to keep of a run, besides the last.
@@ -48,15 +46,15 @@ class Draw(NamedTuple):
 
 
 def draw(seed: int, epoch: int, clients: int) -> Draw:
-    """The random draws of an epoch, the same on every device; all clients are equally likely."""
+    """Return the random draws of an epoch, the same on every device; all clients are equally likely."""
     rng = np.random.default_rng([seed, epoch])
     return Draw(int(rng.integers(clients)), int(rng.integers(2**62)))
 
 
 def attacked(gradients: Tensor, setting: Setting, seed: int, epoch: int) -> Tensor:
-    """Gradients of the honest clients ``(K, n)``, and below them the attacker's, if the setting has one.
+    """Append the attacker's update to the gradients of the honest clients ``(K, n)``, if the setting has an attacker.
 
-    The noise of a GPU is another one than that of a CPU.
+    A GPU draws other noise than a CPU.
     """
     if not setting.attacked:
         return gradients
@@ -117,7 +115,7 @@ class Training:
             return self._lose(Stop.DEGENERATE, str(error))
         slopes = found.gradients.double() @ combined.direction.double()
         numbers = torch.stack([found.losses.double().mean(), combined.direction.double().norm(), *slopes])
-        loss, norm, *products = numbers.tolist()  # a GPU is waited for once
+        loss, norm, *products = numbers.tolist()  # wait for the GPU only once
         record = [loss, norm, min(products), combined.gamma]
         if not np.isfinite(record[:3]).all():
             return self._lose(Stop.NOT_FINITE, "the loss or the direction is not finite")
@@ -152,7 +150,7 @@ class Training:
         self._add(np.full(self.study.clients, CHANCE))
 
     def _add(self, accuracies: Array) -> None:
-        if self.looks[-1:] == [self.epoch]:  # a run that was lost right after a look
+        if self.looks[-1:] == [self.epoch]:  # a run that failed right after an evaluation
             self.looks, self.accuracies = self.looks[:-1], self.accuracies[:-1]
         self.looks.append(self.epoch)
         self.accuracies = np.concatenate([self.accuracies, accuracies[None]])
@@ -164,7 +162,7 @@ class Training:
         return loss, gamma
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain arrays and numbers, from which the run resumes exactly."""
+        """Return plain arrays and numbers from which the run resumes exactly."""
         return {
             "epoch": self.epoch,
             "reason": self.reason.name,
@@ -179,7 +177,7 @@ class Training:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from what `state_dict` returned; if it does not fit, nothing is changed."""
+        """Resume from the result of `state_dict`. If it does not fit, an error is raised and nothing changes."""
         epoch, looks = int(state["epoch"]), np.array(state["looks"], dtype=np.int64)
         found = {name: np.array(state[name], dtype=np.float64) for name in ("records", "weights", "accuracies")}
         parameters = torch.from_numpy(np.array(state["parameters"], dtype=np.float32))
@@ -201,7 +199,7 @@ class Training:
 
 
 class Together:
-    """Several runs, a few epochs at a time; each one computes what it would alone.
+    """Several runs, a few epochs at a time; each gives the same result as alone.
 
     Attributes:
         trainings: the runs, of one case, one for each seed.
@@ -316,7 +314,7 @@ _NAMES = tuple(entry.name for entry in fields(RunResult))
 
 
 def result_of(training: Training, run: Run) -> RunResult:
-    """The result of a finished training."""
+    """Make the result of a finished training."""
     length = training.epoch
     kept = np.unique(np.append(np.arange(0, length, -(-max(length, 1) // _KEPT)), max(length - 1, 0)))[: max(length, 0)]
     records = dict(zip(RECORDED, training.records[kept].T.astype(np.float32), strict=True))
@@ -349,7 +347,7 @@ def _check(found: dict[str, Any], path: Path) -> None:
 
 
 class FederatedFolder(TrainingFolder[RunResult]):
-    """Paths of its files."""
+    """The folder of a federated study."""
 
     results = "runs"
 

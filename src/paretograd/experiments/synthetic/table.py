@@ -62,7 +62,7 @@ def for_page(study: Study, found: Sequence[Mapping[str, Any]]) -> list[dict[str,
 
 
 def heading(study: Study) -> str:
-    """One sentence that says what the numbers are."""
+    """Return one sentence that explains the numbers."""
     over_seeds = ", median, range" if len(study.seeds) > 1 else ""
     m = study.make_problem().m
     few = f" ({SHOWN_LOSSES} of {m})" if m > SHOWN_LOSSES else ""
