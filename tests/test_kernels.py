@@ -17,8 +17,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from paretograd.experiments.fairness import ensemble
-from paretograd.experiments.federated.clients import Clients
-from paretograd.experiments.federated.fused import FusedPass, Layout
+from paretograd.experiments.federated.clients import Clients, Layout
+from paretograd.experiments.federated.fused import FusedPass
 from paretograd.problems.cifar10 import Images, cnn
 from paretograd.problems.cifar10.model import normalized
 

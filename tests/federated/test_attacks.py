@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import paretograd as pg
-from paretograd.experiments.federated.plan import LITERAL, NOISE
+from paretograd.experiments.federated.study import LITERAL, NOISE
 from paretograd.federated import Server, attacks, buffer_names, combine_updates
 from paretograd.federated.baselines import BASELINES
 from paretograd.federated.replies import fault

@@ -11,7 +11,7 @@ import torch
 from paretograd.descent import Stop
 from paretograd.experiments.federated import FederatedResults, FederatedStudy, Run, RunResult, run_federated
 from paretograd.experiments.federated import run as run_module
-from paretograd.experiments.federated.plan import BASELINES, CAPS, CENTRAL, CLEAN, CLIPS, attack_of
+from paretograd.experiments.federated.study import BASELINES, CAPS, CENTRAL, CLEAN, CLIPS, attack_of
 from paretograd.problems.cifar10 import Cifar10, Images
 
 

@@ -1,4 +1,4 @@
-"""Where the commands print, how they report a mistake, and how the summary of a study looks."""
+"""Output of the commands: the console, error messages, and the summary of a study."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IN_TWO_LINES = {"conflicts": "con-\nflicts", "left box": "left\nbox"}
 
 
 def console() -> Console:
-    """Standard output."""
+    """Return a console on standard output."""
     made = Console(highlight=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = 120  # a file or a pipe has no width of its own; 80 would fold the tables
@@ -40,7 +40,7 @@ def errors_in_words() -> Iterator[None]:
 
 
 def shown(summary: Summary) -> Group:
-    """Title, tables, legend and remarks of a study."""
+    """Render title, tables, legend, remarks and claims of a study."""
     tables: list[RenderableType] = []
     for title, rows in summary.tables.items():
         tables += [*([Text(title, style="bold")] if title else []), _table(rows), Text("")]
@@ -51,11 +51,12 @@ def shown(summary: Summary) -> Group:
         *tables,
         Text(summary.legend, style="dim"),
         *map(Text, summary.remarks),
+        *(Text(claim.sentence) for claim in summary.claims),
     )
 
 
 def places(folder: Path, report: Sequence[Path], numbers: str) -> Group:
-    """Where the results of a study are."""
+    """List the files with the results of a study."""
     figures = dict.fromkeys(path.parent for path in report if path.suffix != ".html")
     return Group(
         Text(""),
@@ -67,7 +68,7 @@ def places(folder: Path, report: Sequence[Path], numbers: str) -> Group:
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> Table:
-    """Texts by their headings, one row for each method."""
+    """Render rows of texts, one for each method, below their headings."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold cyan")
     wraps = "ended by" if "ended by" in rows[0] else "method"
     for heading in rows[0]:

@@ -1,7 +1,6 @@
 """``paretograd run``, ``reproduce`` and ``report``: studies in folders.
 
-What is an option of a study is declared in its dataclass (see `paretograd.experiments.kind`); the commands take their
-options from there.
+Options of a study are declared in its dataclass (see `paretograd.experiments.kind`); the commands read them from there.
 """
 
 from __future__ import annotations
@@ -19,34 +18,27 @@ from paretograd.aggregators.notation import read_rule, split_list
 from paretograd.cli.console import console, errors_in_words, places, shown
 from paretograd.errors import InputError, MissingExtraError
 from paretograd.experiments import Method, Study
-from paretograd.experiments.kind import Kind, Option, flag, options_of
+from paretograd.experiments.kind import WORK, Kind, Option, flag, options_of
 from paretograd.experiments.progress import Bars
 from paretograd.experiments.registry import STUDIES, find_kind, kind_in
 from paretograd.experiments.synthetic.report import METRICS_EVERY, SYNTHETIC
 from paretograd.problems.registry import problem as make_problem
 
-#: A larger count is taken for a seed.
+#: Largest number of seeds; a larger number was probably meant as a seed.
 _MOST_SEEDS = 1000
-
-Out = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where to write; runs/NAME if not given.")]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with what is in the folder; methods that are done are not run again.")
-]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Remove the study in the folder and start anew.")]
-CheckpointEvery = Annotated[
-    float, typer.Option(metavar="SECONDS", min=0.0, help="Work between two checkpoints: what a kill can lose.")
-]
-Report = Annotated[bool, typer.Option("--report/--no-report", help="Draw the figures and write report.html.")]
+#: Options of ``run`` and ``reproduce`` that are no part of a study, and their defaults.
+_SHARED = WORK | {"report": Option("Draw the figures and write report.html.", type=bool, switch=True)}
+_DEFAULTS = {"out": None, "resume": False, "overwrite": False, "checkpoint_every": 5.0, "report": True}
 
 
 def _takes(parameters: Sequence[Parameter]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace ``**options`` in the signature of a command by these parameters, in front of ``out``."""
+    """Replace ``**options`` in the signature of a command by these parameters and those of every run."""
+    shared = [_parameter(name, declared, _DEFAULTS[name]) for name, declared in _SHARED.items()]
 
     def changed(command: Callable[..., None]) -> Callable[..., None]:
         found = signature(command, eval_str=True)
         own = [one for one in found.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
-        place = [one.name for one in own].index("out")
-        every = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*own[:place], *parameters, *own[place:])]
+        every = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*own, *parameters, *shared)]
         command.__signature__ = found.replace(parameters=every)  # type: ignore[attr-defined]
         return command
 
@@ -54,7 +46,7 @@ def _takes(parameters: Sequence[Parameter]) -> Callable[[Callable[..., None]], C
 
 
 def _parameter(name: str, declared: Option, default: Any = None, panel: str | None = None) -> Parameter:
-    """An option as typer takes it."""
+    """Convert an option to a parameter for typer."""
     info = typer.Option(
         f"{flag(name)}/--no-{flag(name)[2:]}" if declared.switch else flag(name),
         metavar=declared.metavar,
@@ -67,7 +59,7 @@ def _parameter(name: str, declared: Option, default: Any = None, panel: str | No
 
 
 def _for_studies() -> list[Parameter]:
-    """The options of all studies, in panels by the studies that have them; those of most studies come first."""
+    """Collect the options of all studies, in panels by study; options that most studies share come first."""
     owners: dict[str, list[str]] = {}
     for kind in STUDIES.values():
         for name in kind.options:
@@ -80,7 +72,7 @@ def _for_studies() -> list[Parameter]:
 
 
 def _for_problems() -> list[Parameter]:
-    """The options of a study on a test problem that are plain values."""
+    """Collect the options of a study on a test problem that are plain values."""
     defaults = {entry.name: entry.default for entry in fields(Study)}
     made = [_parameter(name, declared, defaults[name]) for name, declared in options_of(Study).items()]
     return [*made, _parameter("metrics_every", METRICS_EVERY)]
@@ -89,26 +81,22 @@ def _for_problems() -> list[Parameter]:
 @_takes(_for_studies())
 def reproduce(
     name: Annotated[str | None, typer.Argument(help=f"{', '.join(STUDIES)}. Without a name: what they are.")] = None,
-    out: Out = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    checkpoint_every: CheckpointEvery = 5.0,
-    report: Report = True,
     **options: Any,
 ) -> None:
     """Reproduce a study of the paper: figures, table and report, by the authors' protocol."""
     with errors_in_words():
         if name is None:
+            width = max(map(len, STUDIES)) + 2
             for kind in STUDIES.values():
-                typer.echo(f"{kind.name:10}{kind.title}" + f" ({kind.source})" * bool(kind.source))
+                typer.echo(f"{kind.name:{width}}{kind.title}" + f" ({kind.source})" * bool(kind.source))
             typer.echo("\nNext: paretograd reproduce vlmop2")
             return
         kind = find_kind(name)
-        given = [flag(key) for key, value in options.items() if value is not None and key not in kind.options]
+        allowed = {*kind.options, *_SHARED}
+        given = [flag(key) for key, value in options.items() if value is not None and key not in allowed]
         if given:
             raise InputError(f"reproduce {name} has no {', '.join(given)}; see paretograd reproduce --help")
-        work = {"resume": resume, "overwrite": overwrite, "checkpoint_every": checkpoint_every}
-        _follow(kind, kind.make(options), out or Path("runs") / kind.name, work, kind.to_run(options), report)
+        _follow(kind, kind.make(options), kind.name, options)
 
 
 def report(
@@ -149,11 +137,6 @@ def run(
             "--lr-for", metavar="RULE=LR", help="Another step size for one rule: 'nash-mtl*=0.005'. Repeat it."
         ),
     ] = None,
-    out: Out = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    checkpoint_every: CheckpointEvery = 5.0,
-    report: Report = True,
     **options: Any,
 ) -> None:
     """Compare rules on a test problem: whole runs, with checkpoints, a table, figures and a report."""
@@ -166,37 +149,34 @@ def run(
             seeds=_read_seeds(seeds),
             **{key: options[key] for key in options_of(Study)},
         )
-        work = {"resume": resume, "overwrite": overwrite, "checkpoint_every": checkpoint_every}
-        _follow(SYNTHETIC, study, out or Path("runs") / name, work, SYNTHETIC.to_run(options), report)
+        _follow(SYNTHETIC, study, name, options)
 
 
-def _follow(
-    kind: Kind, study: Any, folder: Path, work: Mapping[str, Any], to_run: Mapping[str, Any], report: bool
-) -> None:
-    """Run a study under bars, print its summary, draw its report; an interrupt says how to go on.
+def _follow(kind: Kind, study: Any, name: str, options: Mapping[str, Any]) -> None:
+    """Run a study under bars, print its summary, draw its report; after an interrupt, print how to resume.
 
     Args:
         kind: of the study.
         study: what is run.
-        folder: where.
-        work: ``resume``, ``overwrite`` and ``checkpoint_every``.
-        to_run: options of the run that are no part of the study.
-        report: whether to draw figures and page.
+        name: of its folder, unless ``out`` is among the options.
+        options: of the command; those of the study itself are in it already.
     """
+    folder, to_run = options["out"] or Path("runs") / name, kind.to_run(options)
+    work = {key: options[key] for key in ("resume", "overwrite", "checkpoint_every")}
     try:
         with Bars() as bars:
             results = kind.run(study, folder, **work, **to_run, watch=bars)
         console().print(shown(kind.summary(results, console().width)))
-        console().print(places(folder, _drawn(kind, results) if report else [], kind.numbers(results)))
+        console().print(places(folder, _drawn(kind, results) if options["report"] else [], kind.numbers(results)))
     except KeyboardInterrupt:
-        more = "".join(f" {flag(name)} {shlex.quote(str(value))}" for name, value in to_run.items())
+        more = "".join(f" {flag(key)} {shlex.quote(str(value))}" for key, value in to_run.items())
         go_on = f"{study.command()}{more} --out {shlex.quote(str(folder))} --resume"
         typer.echo(f"interrupted; what was done is in {folder}. Go on with:\n  {go_on}", err=True)
         raise typer.Exit(130) from None
 
 
 def _drawn(kind: Kind, results: Any) -> list[Path]:
-    """Figures and page; without the extras they need, a sentence about it, since all numbers are there."""
+    """Draw figures and page; if an extra is missing, say so and continue: the numbers are complete without them."""
     try:
         return kind.draw(results)
     except MissingExtraError as error:
@@ -205,7 +185,7 @@ def _drawn(kind: Kind, results: Any) -> list[Path]:
 
 
 def _read_parameters(name: str, written: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The problem's name and all its parameters, from ``vlmop2`` and ``n=6``."""
+    """Return the problem's name and all its parameters, from ``vlmop2`` and ``n=6``."""
     for part in written:
         if "=" not in part:
             raise InputError(f"--param {part!r}: write key=value, such as --param n=6")
@@ -220,7 +200,7 @@ def _read_parameters(name: str, written: Sequence[str]) -> tuple[str, dict[str, 
 
 
 def _read_seeds(written: str) -> tuple[int, ...]:
-    """``5`` is 0 to 4; ``24,42`` and ``100,`` are what they say."""
+    """Parse seeds: ``5`` means 0 to 4, ``24,42`` these two, and ``100,`` this one alone."""
     parts = split_list(written)
     try:
         numbers = tuple(int(part) for part in parts)
@@ -240,7 +220,7 @@ def _read_seeds(written: str) -> tuple[int, ...]:
 
 
 def _read_methods(aggregators: str, lr: str, lr_for: Sequence[str]) -> tuple[Method, ...]:
-    """The rules of a list, each with its step size."""
+    """Parse a list of rules, each with its step size."""
     rules = split_list(aggregators)
     if not rules:
         raise InputError("--aggregators is empty; name at least one rule, such as --aggregators mgda,upgrad")

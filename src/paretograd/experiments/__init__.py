@@ -1,4 +1,4 @@
-"""Studies as folders on disk: several methods on one problem, run with checkpoints, resumed bit by bit.
+"""Studies in folders: several methods on one problem, with checkpoints from which they resume bit by bit.
 
 >>> from paretograd.experiments import paper_study, run_study
 >>> results = run_study(paper_study("vlmop2"), "runs/vlmop2")  # doctest: +SKIP

@@ -1,118 +1,56 @@
-"""A study's folder: its configuration, where files lie, who may write there, and what is there already."""
+"""The folder of a study: its files, its lock, the loop over its jobs, and what is done already."""
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import signal
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
 import torch
 
 from paretograd.descent.interrupts import Interrupt, held_interrupts
 from paretograd.errors import InputError
-from paretograd.experiments.device import device_name
-from paretograd.experiments.files import in_markdown, markdown_table, remove_drafts, write_csv, write_text
+from paretograd.experiments.files import (
+    Runnable,
+    differences,
+    in_markdown,
+    markdown_table,
+    read_config,
+    remove_drafts,
+    versions,
+    write_config,
+    write_csv,
+    write_text,
+)
 from paretograd.experiments.progress import Watch
+from paretograd.experiments.study import Job
+from paretograd.experiments.work import device_name
 
 Data = TypeVar("Data")
+Result = TypeVar("Result")
 
-#: Version of the file's content.
-SCHEMA = 1
-_KEYS = {"schema", "study", "command", "sessions"}
-#: What studies of any kind write, by folder.
+#: Suffixes of the files that studies write, by subfolder.
 _WRITTEN = {name: {".npz"} for name in ("checkpoints", "trajectories", "methods", "runs")} | {
     "figures": {".png", ".svg"}
 }
 
 
-class Runnable(Protocol):
-    """A study of any kind, as its folder knows it."""
-
-    def plain(self) -> dict[str, Any]:
-        """The study as JSON-serialisable values."""
-
-    def files(self) -> tuple[str, ...]:
-        """File names of the methods, without suffix."""
-
-    def command(self) -> str:
-        """The command line that makes the study."""
-
-    def rehearse(self) -> None:
-        """Raise if some rule cannot work."""
-
-
-def versions() -> dict[str, str]:
-    """Versions of all that computes."""
-    from paretograd import __version__  # not at the top: the package is being imported then
-
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "paretograd": __version__,
-    }
-
-
-def write_config(path: Path, study: Runnable, sessions: list[dict[str, Any]], more: Mapping[str, Any]) -> None:
-    """Write the file, whole or not at all, with what only studies of this kind have."""
-    content = {"schema": SCHEMA, "command": study.command(), "study": study.plain(), **more, "sessions": sessions}
-    write_text(path, [json.dumps(content, indent=2)])
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Read the file; raises `InputError` if it is not a study's configuration."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged, or not a study's: {error}. Choose another folder") from None
-    if not isinstance(found, dict) or not isinstance(found.get("study"), dict) or _KEYS - set(found):
-        raise InputError(f"{path} is not the configuration of a study; choose another folder")
-    if found["schema"] != SCHEMA:
-        raise InputError(f"{path} has schema {found['schema']!r}; this version reads {SCHEMA}. Choose another folder")
-    sessions, every = found["sessions"], found.get("metrics_every", 1)
-    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
-        raise InputError(f"{path} is damaged: sessions is no list of sessions. Choose another folder")
-    if type(every) is not int or every < 1:
-        raise InputError(f"{path} is damaged: metrics_every is {every!r}. Choose another folder")
-    return found
-
-
-def differences(there: dict[str, Any], study: Runnable) -> list[str]:
-    """Differences between the study in a file and this one, in words."""
-    here = json.loads(json.dumps(study.plain()))
-    return [
-        f"{key.replace('_', ' ')}: {_shown(there.get(key))} there, {_shown(here.get(key))} here"
-        for key in sorted({*here, *there})
-        if there.get(key) != here.get(key)
-    ]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
-        return ", ".join(f"{entry.get('rule')} (lr {entry.get('lr')})" for entry in value)
-    return json.dumps(value)
-
-
-class Folder:
-    """Paths of the files of a study of any kind.
+class Folder(ABC, Generic[Result]):
+    """The folder of a study, with one result file for each run that is done.
 
     Attributes:
         path: the folder.
-        config: what is run; written first, so that a folder which has one is ours.
-        table_md, table_csv, report: results.
+        config: the configuration; written first, so that a folder with this file belongs to a study.
+        table_md, table_csv, report: the results.
     """
 
-    #: Where the methods lie that are done.
+    #: Name of the subfolder with the results.
     results: ClassVar[str]
 
     def __init__(self, path: str | Path) -> None:
@@ -123,26 +61,44 @@ class Folder:
         self.report = self.path / "report.html"
 
     def checkpoint(self, name: str) -> Path:
-        """State of a method under way."""
+        """Return the path of a checkpoint."""
         return self.path / "checkpoints" / f"{name}.npz"
 
     def result(self, name: str) -> Path:
-        """A method that is done."""
+        """Return the path of a result."""
         return self.path / self.results / f"{name}.npz"
 
+    def load(self, name: str, label: str, study: Any) -> Result:
+        """Load a result; the error about a damaged file names the remedy."""
+        try:
+            return self._read(self.result(name), label, study)
+        except InputError as error:
+            raise InputError(f"{error}. Remove it, and --resume runs {label} again") from None
+
+    @abstractmethod
+    def _read(self, path: Path, label: str, study: Any) -> Result:
+        """Read a result; raises `InputError` if the file is damaged or of another study."""
+
+    def plain_study(self) -> dict[str, Any]:
+        """Read the study in this folder, as JSON-serialisable values."""
+        if not self.config.exists():
+            raise InputError(f"{self.path} holds no study: there is no {self.config.name} in it")
+        found: dict[str, Any] = read_config(self.config)["study"]
+        return found
+
     def finished(self, study: Runnable) -> bool:
-        """Return True if all methods are done."""
+        """Return True if all results exist."""
         return all(self.result(name).exists() for name in study.files())
 
     @property
     def used(self) -> bool:
-        """Return True if the folder is not empty, leftovers of killed writes aside."""
+        """Return True if the folder contains anything except leftovers of killed writes."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path} is a file; a study needs a folder")
         return self.path.exists() and any(not entry.name.endswith(".part") for entry in self.path.iterdir())
 
     def check(self, study: Runnable, resume: bool, overwrite: bool) -> None:
-        """Validate that the study may be run here. Nothing is written."""
+        """Validate that the study may run here. Writes nothing."""
         if resume and overwrite:
             raise InputError("resume keeps what is there and overwrite removes it; ask for one of them")
         if not self.used:
@@ -183,7 +139,7 @@ class Folder:
             file.unlink(missing_ok=True)
 
     def tidy(self) -> None:
-        """Remove the folder of checkpoints, if no method needs one any more."""
+        """Remove the folder of checkpoints if it is empty."""
         with suppress(OSError):
             self.checkpoint("").parent.rmdir()
 
@@ -191,17 +147,17 @@ class Folder:
     def at_work(
         self, study: Runnable, load: Callable[[], Data], told: Watch, resume: bool, overwrite: bool
     ) -> Iterator[tuple[Data | None, Interrupt]]:
-        """Open the folder for a study, alone; what cannot work raises before anything is written.
+        """Lock the folder and open it for a study. Errors are raised before anything is written.
 
         Args:
             study: what is run.
-            load: loads its data; called only if something is left to run.
-            told: what happens.
-            resume: go on with what is there.
-            overwrite: remove what is there.
+            load: loads the data; called only if something is left to run.
+            told: receives notes.
+            resume: continue the study in the folder.
+            overwrite: remove the study in the folder.
 
         Yields:
-            the data, or None if all is done; and the interrupt, which is held back until it is obeyed.
+            the data, or None if everything is done; and the interrupt, which is deferred until `Interrupt.obey`.
         """
         self.check(study, resume, overwrite)
         study.rehearse()
@@ -210,6 +166,30 @@ class Folder:
             self.check(study, resume, overwrite)  # another process may have used it until now
             self._open(study, overwrite, told)
             yield data, interrupt
+
+    def each(
+        self, jobs: Sequence[Job], steps: int, told: Watch, interrupt: Interrupt
+    ) -> Iterator[tuple[int, Job, list[str]]]:
+        """Iterate over the jobs of a study, in order. Every study uses this loop.
+
+        The body completes a job. After it, the checkpoint of the job is removed, and a pending interrupt is obeyed.
+
+        Args:
+            jobs: all jobs of the study.
+            steps: largest number of steps of a job.
+            told: receives the progress.
+            interrupt: from `at_work`.
+
+        Yields:
+            index of the job, the job, and the names of its missing results.
+        """
+        told.begin(tuple(job.label for job in jobs), steps)
+        for number, job in enumerate(jobs):
+            left = [name for name in job.results if not self.result(name).exists()]
+            yield number, job, left
+            self.checkpoint(job.file).unlink(missing_ok=True)
+            told.finished(job.label, not left)
+            interrupt.obey()
 
     def _open(self, study: Runnable, overwrite: bool, told: Watch) -> None:
         """Write or update the configuration."""
@@ -223,15 +203,15 @@ class Folder:
             write_config(self.config, study, found["sessions"] + [self._session()] * left, more)
 
     def _session(self) -> dict[str, Any]:
-        """When work was done, and with which versions."""
+        """Return the time and the versions of this session."""
         return {"time": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions()}
 
     def _more(self, found: Mapping[str, Any]) -> dict[str, Any]:
-        """What only studies of this kind have in their configuration; ``found`` is the present one."""
-        raise NotImplementedError
+        """Return additional entries of the configuration; ``found`` is the present one."""
+        return {}
 
     def _warn(self, sessions: Sequence[Mapping[str, Any]], told: Watch) -> None:
-        """Warn if an earlier session may have computed other last digits."""
+        """Warn if the last session used other versions: last digits may differ."""
         if sessions and sessions[-1].get("versions") != versions():
             told.note(
                 f"{self.path} was begun with other versions, which {self.config} lists: last digits may differ from "
@@ -253,9 +233,9 @@ class Folder:
             study: what was run.
             rows: plain values.
             title: of the study.
-            heading: what the numbers are.
+            heading: meaning of the numbers.
             tables: by their titles, rows of texts; a single table needs no title.
-            sentences: what stands below the tables.
+            sentences: text below the tables.
         """
         lines = [f"# {title}", "", f"Made by `{study.command()}`. {heading}"]
         for name, shown in tables.items():
@@ -267,13 +247,13 @@ class Folder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Make the folder and lock it for this process; the lock ends with the process."""
+        """Create the folder and lock it for this process; the lock ends with the process."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             handle = -1 if sys.platform == "win32" else os.open(self.path, os.O_RDONLY)
         except OSError as error:
             raise InputError(f"{self.path} cannot be used: {error.strerror or error}") from None
-        if sys.platform == "win32":  # it has no such locks: nobody watches
+        if sys.platform == "win32":  # there are no such locks on Windows
             yield
             return
         import fcntl
@@ -290,7 +270,7 @@ class Folder:
             os.close(handle)
 
 
-class TrainingFolder(Folder):
+class TrainingFolder(Folder[Result]):
     """The folder of a study that trains models: its configuration also lists devices and durations.
 
     Args:
@@ -301,13 +281,6 @@ class TrainingFolder(Folder):
     def __init__(self, path: str | Path, device: torch.device | None = None) -> None:
         super().__init__(path)
         self._device = "" if device is None else device_name(device)
-
-    def plain_study(self) -> dict[str, Any]:
-        """The study in this folder, as JSON-serialisable values."""
-        if not self.config.exists():
-            raise InputError(f"{self.path} holds no study: there is no {self.config.name} in it")
-        found: dict[str, Any] = read_config(self.config)["study"]
-        return found
 
     def _open(self, study: Runnable, overwrite: bool, told: Watch) -> None:
         super()._open(study, overwrite, told)
@@ -330,12 +303,12 @@ class TrainingFolder(Folder):
             )
 
     def durations(self) -> dict[str, Any]:
-        """Seconds of each method, and what it was trained on, by label."""
+        """Return the duration and device of each job, by label."""
         found: dict[str, Any] = self._more(read_config(self.config))["durations"]
         return found
 
     def provenance(self) -> dict[str, str]:
-        """Versions and devices of the sessions, as a page shows them."""
+        """Return versions and devices of the sessions, as the page shows them."""
         sessions = read_config(self.config)["sessions"]
         last = sessions[-1] if sessions else {}
         return {
@@ -344,6 +317,6 @@ class TrainingFolder(Folder):
         }
 
     def took(self, study: Runnable, label: str, duration: Mapping[str, Any]) -> None:
-        """Record how long a method took."""
+        """Record the duration of a job."""
         durations = self.durations() | {label: dict(duration)}
         write_config(self.config, study, read_config(self.config)["sessions"], {"durations": durations})

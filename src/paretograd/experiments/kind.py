@@ -1,4 +1,4 @@
-"""What a study is, to the command line: its options, its runs, its results, and what is shown of them.
+"""What the command line knows of a study: its options, and the functions that run it and show its results.
 
 A study is a dataclass. A field with an `Option` in its metadata is also an option of the command line. It is declared
 there and nowhere else: parsing, help, the command that a table carries and ``config.json`` all follow from the field.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paretograd.aggregators.notation import split_list
 from paretograd.errors import InputError
@@ -44,12 +44,12 @@ class Option:
 
 
 def options_of(study: type) -> dict[str, Option]:
-    """The options that the fields of a dataclass declare, in their order."""
+    """Return the options that the fields of a dataclass declare, in their order."""
     return {entry.name: entry.metadata["option"] for entry in fields(study) if "option" in entry.metadata}
 
 
 def read_options(study: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert what was written on a command line; options that were not given (None) are left out."""
+    """Convert the values of a command line; options that were not given (None) are left out."""
     known = options_of(study)
     return {
         name: known[name].read(value) if name in known and known[name].read else value  # type: ignore[misc]
@@ -59,17 +59,17 @@ def read_options(study: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flag(name: str) -> str:
-    """``--data-dir`` for ``data_dir``."""
+    """Return the flag of an option: ``--data-dir`` for ``data_dir``."""
     return f"--{name.replace('_', '-')}"
 
 
 def read_list(text: str) -> tuple[str, ...]:
-    """Entries separated by commas."""
+    """Parse entries separated by commas."""
     return tuple(split_list(text))
 
 
 def read_seeds(text: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas."""
+    """Parse whole numbers separated by commas."""
     try:
         return tuple(int(part) for part in split_list(text))
     except ValueError:
@@ -79,7 +79,7 @@ def read_seeds(text: str) -> tuple[int, ...]:
 METHODS = Option("Only these, separated by commas: 'mgda,upgrad*'.", "RULES", read=read_list)
 SEEDS = Option("Separated by commas; the study's own if not given.", "SEEDS", read=read_seeds)
 TF32 = Option("Let a GPU round products to TF32; it does if not given.", type=bool, switch=True)
-#: Options of every study that trains models: they say from which files and on what, and are no part of the study.
+#: Options of every study that trains models: data and device, which are not part of the study.
 TRAINING = {
     "data_dir": Option(
         "Holds the files of Adult or CIFAR-10, packed or not. If not given: $PARETOGRAD_DATA, a download.",
@@ -88,6 +88,32 @@ TRAINING = {
     ),
     "device": Option("auto takes a GPU if there is one.", "auto|cpu|cuda"),
 }
+#: Options of every run: output folder, resuming, and checkpoints.
+WORK = {
+    "out": Option("Where to write; runs/NAME if not given.", "FOLDER", type=Path),
+    "resume": Option("Go on with what is in the folder; methods that are done are not run again.", type=bool),
+    "overwrite": Option("Remove the study in the folder and start anew.", type=bool),
+    "checkpoint_every": Option("Work between two checkpoints: what a kill can lose.", "SECONDS", type=float, least=0.0),
+}
+
+
+class Claim(NamedTuple):
+    """A claim of the paper with the numbers of a study.
+
+    Attributes:
+        text: one sentence.
+        holds: whether the numbers support it.
+        complete: whether the text itself says so.
+    """
+
+    text: str
+    holds: bool
+    complete: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """``Holds: MGDA collapses, below 0.3: 0.232.``"""
+        return self.text if self.complete else f"{'Holds' if self.holds else 'Does not hold'}: {self.text}"
 
 
 @dataclass(frozen=True)
@@ -96,10 +122,11 @@ class Summary:
 
     Attributes:
         title: in bold.
-        lines: the protocol, and what the numbers are.
+        lines: the protocol, and the meaning of the numbers.
         tables: by their titles, rows of texts by their headings; a single table needs no title.
-        legend: what the words of the tables mean.
+        legend: definitions of the terms in the tables.
         remarks: what a reader should know before using the numbers.
+        claims: of the paper, settled by the results.
     """
 
     title: str
@@ -107,6 +134,12 @@ class Summary:
     tables: Mapping[str, Sequence[Mapping[str, str]]]
     legend: str
     remarks: Sequence[str]
+    claims: Sequence[Claim] = ()
+
+    @property
+    def sentences(self) -> list[str]:
+        """Text below the tables."""
+        return [self.legend, *self.remarks, *(claim.sentence for claim in self.claims)]
 
 
 @dataclass(frozen=True)
@@ -140,9 +173,9 @@ class Kind:
     draw: Callable[[Any], list[Path]]
 
     def make(self, given: Mapping[str, Any]) -> Any:
-        """The study that these options ask for."""
+        """Make the study from these options."""
         return self.read_study(**{name: given[name] for name in self.options if name not in self.run_options})
 
     def to_run(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The options for `run` that were given."""
+        """Return the options for `run` that were given."""
         return {name: given[name] for name in self.run_options if given[name] is not None}

@@ -1,4 +1,4 @@
-"""Progress of a study: what it reports while it runs, and the two displays, bars in a terminal and plain lines."""
+"""Progress of a study: the events it reports, and two displays, bars in a terminal and plain lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import TracebackType
 
-#: Columns of a terminal with room for all of the bars' texts.
+#: Width of a terminal that has room for all texts of the bars.
 _WIDE = 120
 #: Seconds between two lines.
 _EVERY = 10.0
@@ -20,23 +20,23 @@ class Watch:
         """A study begins: its methods, and how many steps each of them takes at most."""
 
     def method(self, label: str, resumed_at: int) -> None:
-        """A method begins, or goes on after this many steps."""
+        """A method begins, or resumes after this many steps."""
 
     def steps(self, taken: int, running: int, gamma: float) -> None:
-        """Where the method stands: steps, runs that have not stopped, and the largest gamma among them."""
+        """State of the method: steps, number of runs that have not stopped, and their largest gamma."""
 
     def losses(self, means: Sequence[float]) -> None:
-        """Means of the losses over the runs that have not stopped; a study may tell them before `steps`."""
+        """Mean losses of the runs that have not stopped; optional, before `steps`."""
 
     def note(self, text: str) -> None:
-        """Something that a user should know."""
+        """A note for the user."""
 
     def finished(self, label: str, before: bool) -> None:
         """A method is done, or was done before."""
 
 
 class Pace:
-    """How long the rest takes if every run takes all of its steps at the present pace."""
+    """Estimates the remaining time: an upper bound, for runs that take all their steps at the present pace."""
 
     def __init__(self) -> None:
         self._most, self._left, self._taken, self._first, self._begun = 0, 0, 0, 0, 0.0
@@ -46,12 +46,12 @@ class Pace:
         self._most, self._left = steps, methods
 
     def method(self, resumed_at: int) -> None:
-        """A method begins, or goes on after this many steps."""
+        """A method begins, or resumes after this many steps."""
         self._first = self._taken = resumed_at
         self._begun = time.monotonic()
 
     def steps(self, taken: int) -> None:
-        """Where the method stands."""
+        """Record the number of steps."""
         self._taken = taken
 
     def finished(self) -> None:
@@ -61,16 +61,16 @@ class Pace:
 
     @property
     def seconds_per_step(self) -> float | None:
-        """Of the method at work, in this session; None before its first step."""
+        """Seconds per step of the current method in this session; None before its first step."""
         taken = self._taken - self._first
         return (time.monotonic() - self._begun) / taken if taken > 0 else None
 
     def left_here(self) -> str:
-        """``0:01:20`` for the method at work; empty before its first step."""
+        """Remaining time of the current method, such as ``0:01:20``; empty before its first step."""
         return self._in_words(self._most - self._taken)
 
     def left_in_all(self) -> str:
-        """The same for this and all methods after it."""
+        """Remaining time of this and all later methods."""
         return self._in_words(self._most * self._left - self._taken) if self._left else ""
 
     def _in_words(self, steps: int) -> str:
@@ -79,9 +79,9 @@ class Pace:
 
 
 class Display(Watch):
-    """A watch that knows where the study stands. Subclasses show it."""
+    """A watch that keeps the state of the study. Subclasses show it."""
 
-    #: How a loss is written.
+    #: Format of a loss.
     _digits = "{:.5f}"
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Display(Watch):
 
 
 class Lines(Display):
-    """Writes a line every few seconds, and one for every method that is done. Needs no extra.
+    """Writes a line every few seconds, and one for every finished method. Needs no extra.
 
     Args:
         write: is given each line, without its end.

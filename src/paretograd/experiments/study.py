@@ -1,13 +1,15 @@
-"""What studies of every kind share: methods, seeds and labels, and the study as plain data that a file can hold."""
+"""What studies share: methods, seeds and labels, and `BaseStudy`, the dataclass from which the rest follows."""
 
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -16,12 +18,14 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.registry import parse_aggregators
 from paretograd.checks import whole_number
 from paretograd.errors import InputError, ParameterError
+from paretograd.experiments.kind import options_of, read_options
 
-#: Seed of rules that draw random numbers, unless the rule is written with one.
+#: Seed of random rules, unless the rule is written with one.
 _RULE_SEED = 0
-#: The largest that torch, numpy and files of results all take.
+#: Largest seed that torch, numpy and result files accept.
 _LARGEST_SEED = 2**63 - 1
-Kind = TypeVar("Kind")
+#: Longest file name, without suffix.
+_LONGEST = 60
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Method:
     lr: str = "0.001"
 
     def aggregator(self) -> Aggregator:
-        """A new instance of the rule, with its random state at the start."""
+        """Return a new instance of the rule, with its initial random state."""
         rules = parse_aggregators(self.rule, seed=_RULE_SEED)
         if len(rules) != 1:
             raise ParameterError(f"a method has one rule; {self.rule!r} names {len(rules)}")
@@ -61,7 +65,7 @@ def checked_seeds(given: object) -> list[int]:
 
 
 def labels_of(methods: Sequence[Method], usual_lr: str) -> tuple[str, ...]:
-    """The paper's names, with parameters if two would be the same, and with step sizes other than the usual one."""
+    """Return the paper's names, with parameters if two names coincide, and with unusual step sizes."""
     plain = [method.aggregator().label for method in methods]
     labels = [
         label + _inside(method.rule) * (plain.count(label) > 1) + f" (lr {method.lr})" * (method.lr != usual_lr)
@@ -79,60 +83,141 @@ def _inside(rule: str) -> str:
     return f" ({rest.rpartition(')')[0]})" if opened else ""
 
 
-def settle(study: Any, values: Mapping[str, Any]) -> None:
+def checked_rules(given: object) -> tuple[str, ...]:
+    """Validate rules: at least one, all of them text."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ParameterError(f"methods={given!r}: give rules in a tuple, such as ('mgda',)")
+    rules = tuple(given)
+    if not rules:
+        raise ParameterError("a study has at least one method, such as mgda")
+    wrong = [rule for rule in rules if not isinstance(rule, str)]
+    if wrong:
+        raise ParameterError(f"methods={wrong[0]!r}: rules as text, such as 'mgda' or 'mas-rr(1000)'")
+    return tuple(map(str, rules))
+
+
+def file_names(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return distinct names that are safe in shells and file systems: ``nash-mtl-star`` for ``Nash-MTL*``."""
+    names: list[str] = []
+    for label in labels:
+        words = label.lower().replace("*", "-star").replace("+", "-plus")
+        base = re.sub(r"[^a-z0-9.]+", "-", words).strip("-.")[:_LONGEST] or "method"
+        name, number = base, 1
+        while name in names:
+            number += 1
+            name = f"{base}-{number}"
+        names.append(name)
+    return tuple(names)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A part of a study that has one row in the progress display and one checkpoint.
+
+    Attributes:
+        label: in the display.
+        file: name of the checkpoint, without suffix.
+        results: names of the files that it writes, without suffix.
+    """
+
+    label: str
+    file: str
+    results: tuple[str, ...]
+
+
+def jobs_of(labels: Sequence[str], files: Sequence[str]) -> tuple[Job, ...]:
+    """Return one job for each label, with one result file."""
+    return tuple(Job(label, file, (file,)) for label, file in zip(labels, files, strict=True))
+
+
+class BaseStudy(ABC):
+    """A study as a frozen dataclass, whose defaults are the paper's protocol.
+
+    The command line, the configuration and the file names follow from the fields.
+    """
+
+    #: Name on the command line and in ``config.json``.
+    experiment: ClassVar[str]
+    #: The Python function that runs the study, below `paretograd.experiments`.
+    function: ClassVar[str]
+
+    @abstractmethod
+    def labels(self) -> tuple[str, ...]:
+        """Return the labels of the jobs."""
+
+    @abstractmethod
+    def rehearse(self) -> None:
+        """Raise if some rule cannot run. Called before anything is written."""
+
+    def files(self) -> tuple[str, ...]:
+        """Return the names of the result files, without suffix."""
+        return file_names(self.labels())
+
+    def jobs(self) -> tuple[Job, ...]:
+        """Return the jobs, in order."""
+        return jobs_of(self.labels(), self.files())
+
+    @classmethod
+    def from_options(cls, **given: Any) -> Self:
+        """Make a study from the options of a command line; options that are None or missing keep their defaults."""
+        return cls(**read_options(cls, given))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the study as JSON-serialisable values, with ``own_data`` only if there are any."""
+        found = asdict(self)  # type: ignore[call-overload]
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        if not values.get("own_data", True):
+            del values["own_data"]
+        return {"experiment": self.experiment} | values
+
+    @classmethod
+    def from_plain(cls, found: Mapping[str, Any]) -> Self:
+        """Rebuild a study from the result of `plain`."""
+        wrong = f"this is not the configuration of a {cls.experiment} study"
+        defaults = {entry.name: entry.default for entry in fields(cls)}  # type: ignore[arg-type]
+        differing = (set(found) - {"experiment"}) ^ set(defaults)
+        if found.get("experiment") != cls.experiment or differing - (set(defaults) & {"own_data"}):
+            raise InputError(wrong)
+        values = {name: found[name] for name in defaults if name in found}
+        try:
+            tuples = {name: tuple(value) for name, value in values.items() if isinstance(defaults[name], tuple)}
+            return cls(**values | tuples)
+        except (AttributeError, TypeError) as error:
+            raise InputError(f"{wrong}: {error}") from None
+
+    def differing(self, base: Self | None = None) -> list[str]:
+        """Return the attributes in which the study differs from ``base``, by default the paper's protocol."""
+        other = type(self)() if base is None else base
+        names = [entry.name for entry in fields(self)]  # type: ignore[arg-type]
+        return [name for name in names if getattr(self, name) != getattr(other, name)]
+
+    def command(self) -> str:
+        """Return the command that runs this study, or a Python call if some setting has no option."""
+        differing, known = self.differing(), options_of(type(self))
+        if set(differing) - set(known):
+            return self.call()
+        return self.command_line([name for name in known if name in differing])
+
+    def command_line(self, names: Sequence[str], flags: Sequence[str] = ()) -> str:
+        """Return the command with an option for each of these attributes."""
+        options = [word for name in names if name != "tf32" for word in (f"--{name}", written(getattr(self, name)))]
+        last = ["--no-tf32"] if "tf32" in names else []
+        return shlex.join(["paretograd", "reproduce", self.experiment, *flags, *options, *last])
+
+    def call(self) -> str:
+        """Return the Python call that runs this study."""
+        data = ", data=DATA" if getattr(self, "own_data", None) else ""
+        return f"paretograd.experiments.{self.function}({self!r}, FOLDER{data})"
+
+
+def settle(study: BaseStudy, values: Mapping[str, Any]) -> None:
     """Set plain values on a frozen study: a file cannot hold numpy's numbers or ranges."""
     for name, value in values.items():
         object.__setattr__(study, name, value)
 
 
-def to_plain(study: Any, experiment: str) -> dict[str, Any]:
-    """A study as JSON-serialisable values, with the name of its experiment; ``own_data`` only if there are any."""
-    values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(study).items()}
-    if not study.own_data:
-        del values["own_data"]
-    return {"experiment": experiment} | values
-
-
-def from_plain(
-    kind: type[Kind], found: Mapping[str, Any], experiment: str, lists: Mapping[str, Callable[[Any], Any]]
-) -> Kind:
-    """The study from what `to_plain` returned.
-
-    Args:
-        kind: class of the study.
-        found: its plain values.
-        experiment: their name.
-        lists: for each attribute that is a tuple, what makes one of its entries.
-    """
-    names = {entry.name for entry in fields(kind)}  # type: ignore[arg-type]
-    if found.get("experiment") != experiment or {*found, "own_data"} - {"experiment"} != names:
-        raise InputError(f"this is not the configuration of a {experiment} study")
-    try:
-        tuples = {name: tuple(make(entry) for entry in found[name]) for name, make in lists.items()}
-        return kind(**{name: found[name] for name in names & set(found)} | tuples)
-    except TypeError as error:
-        raise InputError(f"this is not the configuration of a {experiment} study: {error}") from None
-
-
-def others(study: Any, base: Any) -> list[str]:
-    """Attributes in which two studies differ."""
-    return [entry.name for entry in fields(study) if getattr(study, entry.name) != getattr(base, entry.name)]
-
-
-def command_line(study: Any, experiment: str, names: Sequence[str], flags: Sequence[str] = ()) -> str:
-    """The command that makes a study, with an option for each of these attributes."""
-    options = [word for name in names if name != "tf32" for word in (f"--{name}", written(getattr(study, name)))]
-    last = ["--no-tf32"] if "tf32" in names else []
-    return shlex.join(["paretograd", "reproduce", experiment, *flags, *options, *last])
-
-
-def call(study: Any, function: str) -> str:
-    """The call that makes a study for which there is no command."""
-    return f"paretograd.experiments.{function}({study!r}, FOLDER{', data=DATA' if study.own_data else ''})"
-
-
 def written(value: object) -> str:
-    """A value as it is written on the command line."""
+    """Return a value as it is written on the command line."""
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""A study as a program of its own: for a machine that has torch, numpy and scipy, and no extra.
+"""A study as a stand-alone program, for machines that have torch, numpy and scipy, but no extra.
 
 It writes what ``paretograd reproduce`` writes, except figures and page. ``paretograd report FOLDER`` draws them later,
 on a machine that has the extras.
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from paretograd.errors import ParetogradError
-from paretograd.experiments.kind import Kind, Option, flag
+from paretograd.experiments.kind import WORK, Kind, Option, flag
 from paretograd.experiments.progress import Lines
 
 
 def run_program(kind: Kind, arguments: Sequence[str] | None) -> int:
-    """Run a study; returns the exit code: 0, 2 for a mistake of the caller, 130 after an interrupt.
+    """Run a study; returns the exit code: 0, 2 for invalid input, 130 after an interrupt.
 
     Args:
         kind: of the study.
@@ -42,12 +42,9 @@ def run_program(kind: Kind, arguments: Sequence[str] | None) -> int:
 
 def _parser(kind: Kind) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=f"python -m paretograd.experiments.{kind.name}", description=f"{kind.title}.")
-    for name, declared in kind.options.items():
+    for name, declared in {**kind.options, **WORK}.items():
         made.add_argument(flag(name), help=declared.help, **_argument(declared))
-    made.add_argument("--out", type=Path, default=Path("runs") / kind.name, help="folder to write to")
-    made.add_argument("--resume", action="store_true", help="go on with what is in the folder")
-    made.add_argument("--overwrite", action="store_true", help="remove the study in the folder and start anew")
-    made.add_argument("--checkpoint-every", type=float, default=10.0, metavar="SECONDS")
+    made.set_defaults(out=Path("runs") / kind.name, resume=False, overwrite=False, checkpoint_every=10.0)
     return made
 
 
@@ -58,6 +55,6 @@ def _argument(declared: Option) -> dict[str, Any]:
 
 
 def _say(text: str) -> None:
-    """Write one line, at once, even into a file."""
+    """Write one line and flush it."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()

@@ -1,52 +1,59 @@
-"""The work of one method: advanced a few steps at a time, timed, and saved in checkpoints."""
+"""The work of one job: advanced a few steps at a time, timed, saved in checkpoints; and its device."""
 
 from __future__ import annotations
 
 import math
+import platform
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar, get_args
 
+import numpy as np
 import torch
 
 from paretograd.checks import as_number
-from paretograd.descent import archive
+from paretograd.descent import DescentWarning, archive
 from paretograd.descent.interrupts import Interrupt
+from paretograd.descent.run import Descent
+from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError, ParameterError, ParetogradError
-from paretograd.experiments.device import device_name
+from paretograd.experiments.progress import Watch
 
-#: Seconds between two looks at the clock, the display and the interrupt.
+#: Seconds between two checks of the clock, the display and the interrupt.
 _LOOK = 0.1
 #: Writing takes at most this share of the time, however large a checkpoint becomes.
 _SHARE = 0.1
+Device = Literal["auto", "cpu", "cuda"]
 
 
 class Work(Protocol):
-    """The runs of one method, some steps at a time."""
+    """The runs of one job, advanced some steps at a time."""
 
     @property
     def running(self) -> int:
-        """Number of runs that are not done."""
+        """Number of unfinished runs."""
 
     def advance(self, count: int, /) -> object:
         """Take this many steps."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Plain arrays, numbers and text."""
+        """Return the state as plain arrays, numbers and text."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from what `state_dict` returned."""
+        """Restore the result of `state_dict`."""
 
 
 def load(work: Work, path: Path, label: str, sound: Callable[[], bool]) -> None:
     """Resume from a checkpoint. A damaged one raises an error with the remedy and leaves the work unchanged.
 
     Args:
-        work: what to go on with.
+        work: the work to resume.
         path: of the checkpoint.
         label: of the method.
-        sound: asked afterwards whether the points are finite.
+        sound: called afterwards; returns True if the points are finite.
     """
     try:
         work.load_state_dict(archive.read(path))
@@ -72,8 +79,39 @@ def work_to_the_end(work: Work, checkpoints: Checkpoints, interrupt: Interrupt, 
 
 
 def _next_steps(steps: int, seconds: float) -> int:
-    """How many steps to take until the next look."""
+    """Return the number of steps to take before the next look."""
     return steps * 2 if seconds < 0.5 * _LOOK else max(1, steps // 2) if seconds > 2.0 * _LOOK else steps
+
+
+def run_descent(
+    descent: Descent, label: str, checkpoint: Path, every: float, told: Watch, interrupt: Interrupt
+) -> Trajectory:
+    """Run a descent to its end, from its checkpoint if there is one.
+
+    Args:
+        descent: before its first step.
+        label: of the method.
+        checkpoint: path of its checkpoint.
+        every: seconds of work between two checkpoints.
+        told: where it stands.
+        interrupt: stops it after the next checkpoint.
+    """
+    if checkpoint.exists():
+        load(descent, checkpoint, label, lambda: _sound(descent))
+    told.method(label, descent.step)
+
+    def tell() -> None:
+        gamma = float(descent.gamma.max()) if descent.running else math.nan
+        told.steps(descent.step, descent.running, gamma)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DescentWarning)  # the table shows runs that left their box
+        work_to_the_end(descent, Checkpoints(checkpoint, every), interrupt, tell)
+    return descent.trajectory()
+
+
+def _sound(descent: Descent) -> bool:
+    return len(descent.gamma) == descent.running and bool(np.isfinite(descent.gamma).all())
 
 
 def checked_interval(seconds: float) -> float:
@@ -85,7 +123,7 @@ def checked_interval(seconds: float) -> float:
 
 
 class Checkpoints:
-    """Writes the state of some work when enough time has passed.
+    """Writes checkpoints of some work, at intervals.
 
     Args:
         path: of the file.
@@ -102,7 +140,7 @@ class Checkpoints:
         return time.monotonic() - self._last >= max(self.every, self._cost / _SHARE)
 
     def write(self, work: Work) -> None:
-        """Replace the checkpoint by the present state."""
+        """Replace the checkpoint with the present state."""
         begun = time.monotonic()
         archive.write(self.path, work.state_dict(), overwrite=True)
         self._last = time.monotonic()
@@ -149,7 +187,7 @@ class Timed(Generic[Trained]):
         work_to_the_end(self, checkpoints, interrupt, tell)
 
     def duration(self, steps: int, device: torch.device) -> dict[str, Any]:
-        """Seconds, steps, milliseconds a step, and what it was done on."""
+        """Return seconds, steps, milliseconds per step, and the device."""
         per_step = round(1e3 * self.seconds / max(steps, 1), 4)
         return {
             "seconds": round(self.seconds, 3),
@@ -157,3 +195,48 @@ class Timed(Generic[Trained]):
             "ms_per_step": per_step,
             "device": device_name(device),
         }
+
+
+def find_device(name: str) -> torch.device:
+    """Resolve ``auto``, ``cpu`` or ``cuda``."""
+    if name not in get_args(Device):
+        raise ParameterError(f"device={name!r}: use one of {', '.join(get_args(Device))}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ParameterError("device='cuda', but torch sees no GPU here; use cpu or auto")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """Return the name of the device for files."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
+
+
+def recorded(work: Callable[[], None]) -> Callable[[], None]:
+    """Record the work as one launch: launching a hundred kernels may take a host longer than a GPU takes to run them.
+
+    Each recording has its own stream, and with it its own cuBLAS workspace. With a shared workspace, two concurrent
+    launches overwrite each other's sums and may deadlock.
+    """
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        work()  # the first call sets things up that must not be recorded
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=aside):
+        work()
+    return graph.replay
+
+
+@contextmanager
+def full_or_tf32(tf32: bool) -> Iterator[None]:
+    """Allow or forbid TF32 products on a GPU, and restore the setting afterwards."""
+    products, layers = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = (products.allow_tf32, layers.allow_tf32)
+    products.allow_tf32 = layers.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        products.allow_tf32, layers.allow_tf32 = before

@@ -18,7 +18,7 @@ from paretograd.experiments.fairness import (
     read_results,
 )
 from paretograd.experiments.fairness.report import FAIRNESS
-from paretograd.experiments.fairness.study import PUBLISHED, read_study
+from paretograd.experiments.fairness.study import PUBLISHED
 from paretograd.experiments.registry import STUDIES
 
 pytestmark = pytest.mark.usefixtures("small")
@@ -126,7 +126,7 @@ class TestStudy:
         assert eval(call, {"FairnessStudy": FairnessStudy, "FOLDER": 0}) == (SMALL, 0)
 
     def test_seeds_as_written(self):
-        assert read_study(seeds="24").seeds == (24,)
-        assert read_study(seeds="24, 42").seeds == (24, 42)
+        assert FairnessStudy.from_options(seeds="24").seeds == (24,)
+        assert FairnessStudy.from_options(seeds="24, 42").seeds == (24, 42)
         with pytest.raises(pg.InputError, match="such as 24,42"):
-            read_study(seeds="many")
+            FairnessStudy.from_options(seeds="many")

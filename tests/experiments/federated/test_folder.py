@@ -172,7 +172,7 @@ class TestResume:
         shutil.copytree(done, tmp_path / "s")
         runs = tmp_path / "s" / "runs"
         shutil.copy(runs / "mgda-rho-0.15-seed-0.npz", runs / "mgda-no-attack-seed-0.npz")
-        with pytest.raises(pg.InputError, match=r"is another run: MGDA, rho.*--resume trains MGDA, no attack, seed 0"):
+        with pytest.raises(pg.InputError, match=r"of another study: MGDA, rho.*--resume runs MGDA, no attack"):
             run(tmp_path / "s", resume=True)
 
     def test_missing_data_are_told_before_anything_is_written(self, tmp_path):

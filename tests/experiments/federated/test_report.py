@@ -29,14 +29,14 @@ from paretograd.experiments.federated import (
 from paretograd.experiments.federated import run as run_module
 from paretograd.experiments.federated.__main__ import main
 from paretograd.experiments.federated.figures import record_series
-from paretograd.experiments.federated.plan import (
+from paretograd.experiments.federated.report import FEDERATED, write_federated
+from paretograd.experiments.federated.study import (
     CENTRAL,
     CENTRALISED,
     CLEAN,
     PARTS,
     attack_of,
 )
-from paretograd.experiments.federated.report import FEDERATED, write_federated
 from paretograd.experiments.federated.table import claims, rows, write
 from paretograd.experiments.registry import STUDIES
 

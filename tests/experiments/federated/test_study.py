@@ -20,7 +20,8 @@ from paretograd.experiments.federated import (
     Run,
     small_study,
 )
-from paretograd.experiments.federated.plan import (
+from paretograd.experiments.federated.report import FEDERATED
+from paretograd.experiments.federated.study import (
     BASELINES,
     CAPS,
     CENTRAL,
@@ -33,9 +34,8 @@ from paretograd.experiments.federated.plan import (
     TABLE,
     attack_of,
     label_of,
+    read_study,
 )
-from paretograd.experiments.federated.report import FEDERATED
-from paretograd.experiments.federated.study import read_study
 from paretograd.experiments.registry import STUDIES
 from paretograd.federated import combine_updates
 

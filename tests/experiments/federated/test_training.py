@@ -17,12 +17,12 @@ from paretograd.experiments.federated import (
     Run,
 )
 from paretograd.experiments.federated.clients import Clients, Federation
-from paretograd.experiments.federated.plan import (
+from paretograd.experiments.federated.report import write_federated
+from paretograd.experiments.federated.study import (
     CLEAN,
     attack_of,
     rule_of,
 )
-from paretograd.experiments.federated.report import write_federated
 from paretograd.experiments.federated.training import Training, attacked, draw
 from paretograd.federated import combine_updates
 from paretograd.problems.cifar10 import Images, cnn, partition

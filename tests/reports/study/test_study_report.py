@@ -18,8 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 import paretograd as pg
 from paretograd.reports.palette import curves
 from paretograd.reports.study import write_study
-from paretograd.reports.study.bounds import find_bounds, merged
-from paretograd.reports.study.content import COUNT, PANELS, compose, spaced, thin
+from paretograd.reports.study.content import COUNT, PANELS, compose, find_bounds, merged, spaced, thin
 from paretograd.reports.study.figures import draw, dynamics, objective_space
 from paretograd.reports.study.page import methods_table, shown
 

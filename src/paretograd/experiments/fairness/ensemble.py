@@ -22,7 +22,7 @@ from paretograd.problems.fairness.objectives import Gaps, gap_signs
 
 #: Rows of a block of the kernel, and blocks that one program takes.
 _BLOCK, _TILES = 16, 8
-#: How many products are summed at once; a CPU takes no more rows than these at a time.
+#: Number of products that are summed at once; also the most rows that a CPU takes at a time.
 _SLICE = 1024
 
 
@@ -131,16 +131,16 @@ class Ensemble:
         losses = self.parameters.new_zeros(len(self.parameters), 3)
         for piece in data:
             self._add(piece, losses, jacobian)
-        # A gap is the size of its sum: only now is it known which way it points.
+        # A gap is the absolute value of its sum; its sign is known only now.
         jacobian[:, 1:] *= torch.sign(losses[:, 1:, None])
         return Slopes(losses.abs(), jacobian)
 
     def _add(self, piece: Piece, losses: Tensor, jacobian: Tensor) -> None:
-        """Add what some rows contribute."""
+        """Add the contribution of some rows."""
         layers, hidden = self._layers(), self._hidden(piece.features)
         values, factors = _objectives(self._top(hidden), piece)
         objectives = (0, piece.gap)
-        both = slice(0, piece.gap + 1, piece.gap)  # the same, without an index that had to go to the GPU
+        both = slice(0, piece.gap + 1, piece.gap)  # the same as a slice: an index would be copied to the GPU
         by_seed = factors.transpose(0, 1)  # (S, 2, rows)
         last = layers[-1]
         for k, objective in enumerate(objectives):
@@ -196,7 +196,7 @@ class _Layer(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Rows with the same label, filled up with rows that count nothing.
+    """Rows with the same label, padded with rows of weight zero.
 
     Attributes:
         features: shape ``(S, rows, features)``, the same for all S; rows are a multiple of the slices of their sums.
@@ -212,7 +212,7 @@ class Piece(NamedTuple):
 
     @property
     def gap(self) -> int:
-        """The number of the objective that is the gap among these rows."""
+        """Index of the objective that is the gap among these rows."""
         return 1 if self.label else 2
 
 
@@ -233,9 +233,9 @@ def sort_rows(rows: Rows, gaps: Gaps, copies: int) -> list[Piece]:
 
 
 def _objectives(z: Tensor, piece: Piece) -> tuple[Tensor, Tensor]:
-    """What some rows add to the cross entropy and to the signed gap, ``(S, 2)``, and both by z, ``(2, S, rows)``."""
+    """Return the contributions of some rows to cross entropy and signed gap, ``(S, 2)``, and their derivatives by z."""
     chance = torch.sigmoid(z)
-    positive = torch.tanh(chance)  # a chance is never below 0: the benchmark's rectifier does nothing
+    positive = torch.tanh(chance)  # a probability is never negative: the benchmark's rectifier does nothing
     entropy = (softplus(-z if piece.label else z) * piece.shares).sum(dim=1)
     gap = (positive * piece.signs).sum(dim=1)
     by_gap = piece.signs * (1.0 - positive * positive) * chance * (1.0 - chance)

@@ -12,8 +12,18 @@ import numpy as np
 from paretograd.errors import ParameterError
 from paretograd.experiments.fairness.result import FairnessFolder, MethodResult
 from paretograd.experiments.fairness.run import FairnessResults, read_results, run_fairness
-from paretograd.experiments.fairness.study import FIGURES, FairnessStudy, read_study
-from paretograd.experiments.fairness.table import ends, for_page, for_people, heading, legend, notes, setting, title
+from paretograd.experiments.fairness.study import FIGURES, FairnessStudy
+from paretograd.experiments.fairness.table import (
+    claims,
+    ends,
+    for_page,
+    for_people,
+    heading,
+    legend,
+    remarks,
+    setting,
+    title,
+)
 from paretograd.experiments.kind import TRAINING, Kind, Summary, options_of
 from paretograd.reports.palette import Curve, curves
 from paretograd.reports.study.content import Content, Run, thin
@@ -35,12 +45,12 @@ _ADULT = {
     "groups": "men and women",
 }
 _OWN = {"question": "0 or 1 for each row of your own data", "groups": "two groups of rows"}
-#: Columns of a terminal with room for the differences from the paper.
+#: Width of a terminal that has room for the differences from the paper.
 _WIDE = 110
 
 
 def compose(results: FairnessResults) -> Content:
-    """All methods that are done, with every point that was kept; a method looks the same in every figure."""
+    """Collect all finished methods, with every recorded point. A method looks the same in every figure."""
     if not results.methods:
         raise ParameterError(f"no method of the study in {results.folder} is done; a report needs at least one")
     study = results.study
@@ -59,7 +69,7 @@ def compose(results: FairnessResults) -> Content:
 
 
 def part(content: Content, labels: Sequence[str]) -> Content:
-    """The same with some of the methods."""
+    """Return the content with some of the methods."""
     return replace(
         content,
         methods={label: content.methods[label] for label in labels if label in content.methods},
@@ -68,7 +78,7 @@ def part(content: Content, labels: Sequence[str]) -> Content:
 
 
 def thinned(content: Content) -> Content:
-    """The same with as many points as a page needs."""
+    """Return the content with as many points as a page needs."""
     runs = []
     for run in content.runs:
         kept = thin(run.gamma, run.losses)
@@ -77,7 +87,7 @@ def thinned(content: Content) -> Content:
 
 
 def _looks(study: FairnessStudy, methods: Mapping[str, MethodResult]) -> dict[str, Curve]:
-    """Looks are given out over all methods of the study, so that none changes when another is done."""
+    """Assign looks over all methods of the study, so that none changes when another method is finished."""
     return {label: look for label, look in curves(study.labels()).items() if label in methods}
 
 
@@ -152,7 +162,8 @@ def write_fairness(results: FairnessResults, details: Mapping[str, str]) -> list
         return {**drawn, "tradeoff": tradeoff(rows, content.methods)}
 
     opening = _SUMMARY.format(**(_OWN if results.study.own_data else _ADULT))
-    summary = " ".join([opening, *notes(results.study, rows, results.methods)])
+    found = [claim.sentence for claim in claims(results.study, rows)]
+    summary = " ".join([opening, *remarks(results.study, results.methods), *found])
     text = page(thinned(content), summary, None, [], for_page(rows), details)
     return write_files(results.folder, rendered(figures), text)
 
@@ -170,7 +181,8 @@ def _summary(results: FairnessResults, width: int) -> Summary:
         lines=(setting(study), f"{heading(study)} {differences}"),
         tables={"": [_compact(row, wide) for row in for_people(found)]},
         legend=legend(study),
-        remarks=notes(study, found, results.methods),
+        remarks=remarks(study, results.methods),
+        claims=claims(study, found),
     )
 
 
@@ -207,7 +219,7 @@ FAIRNESS = Kind(
     source="table fairness_table",
     options=TRAINING | options_of(FairnessStudy),
     run_options=tuple(TRAINING),
-    read_study=read_study,
+    read_study=FairnessStudy.from_options,
     run=run_fairness,
     read_results=read_results,
     summary=_summary,

@@ -1,4 +1,4 @@
-"""What is kept of one method, and the folder that keeps it: small results to share, large checkpoints beside them."""
+"""The result of one method, and the folder of the study: small results to share, large checkpoints beside them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from paretograd.descent import Stop, archive
 from paretograd.errors import InputError
 from paretograd.experiments.fairness.study import FairnessStudy
 from paretograd.experiments.fairness.training import Training
-from paretograd.experiments.files import file_names
 from paretograd.experiments.folder import TrainingFolder
+from paretograd.experiments.study import file_names
 from paretograd.geometry.gramian import Array
 from paretograd.problems.fairness import Adult, FairnessMetrics, Rows, classifier, fairness_losses, fairness_metrics
 
@@ -31,7 +31,7 @@ _EARLY, _EVENLY = 250, 750
 _MEASURES = 7
 
 
-#: float32, which is more than a picture needs.
+#: float32, which is enough for pictures.
 Floats = NDArray[np.floating[Any]]
 
 
@@ -71,11 +71,11 @@ class MethodResult:
     test: Array
 
     def judged(self, part: str = "test") -> list[FairnessMetrics]:
-        """The metrics of each seed on the ``train``, ``validation`` or ``test`` rows."""
+        """Return the metrics of each seed on the ``train``, ``validation`` or ``test`` rows."""
         return [_metrics(row) for row in getattr(self, part).tolist()]
 
     def save(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file, completely or not at all."""
         words = {"format": _FORMAT, "label": self.label, "reasons": [stop.name for stop in self.reasons]}
         archive.write(path, words | {name: getattr(self, name) for name in ("seeds", *_ARRAYS)}, overwrite=True)
 
@@ -98,7 +98,7 @@ _ARRAYS = tuple(entry.name for entry in fields(MethodResult))[3:]
 
 
 def result_of(training: Training, label: str, adult: Adult) -> MethodResult:
-    """The result of a finished training."""
+    """Make the result of a finished training."""
     kept = kept_steps(training.step, training.lengths)
     records = {name: values[kept].astype(np.float32) for name, values in training.records.items()}
     logits = {name: training.logits(getattr(adult, name).features) for name in ("train", "validation", "test")}
@@ -125,7 +125,7 @@ def result_of(training: Training, label: str, adult: Adult) -> MethodResult:
 
 
 def kept_steps(count: int, lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers of the steps to keep, for runs of these lengths."""
+    """Return the indices of the steps to keep, for runs of these lengths."""
     last = max(count - 1, 0)
     spaced = np.concatenate([np.geomspace(1.0, max(last, 1), _EARLY), np.linspace(0.0, last, _EVENLY)])
     ends = np.minimum(np.asarray(lengths), last)
@@ -133,7 +133,7 @@ def kept_steps(count: int, lengths: Sequence[int] | NDArray[np.int64]) -> NDArra
 
 
 def _judged(logits: Tensor, lost: bool, rows: Rows) -> list[float]:
-    """Metrics of a classifier; all NaN if its run was lost or its logits are NaN."""
+    """Return the metrics of a classifier; all NaN if its run failed or its logits are NaN."""
     if lost or logits.isnan().any():
         return [math.nan] * _MEASURES
     return _flat(fairness_metrics(logits, rows.labels, rows.groups))
@@ -158,24 +158,19 @@ def _check(found: dict[str, Any], S: int, path: Path) -> None:
             raise InputError(f"{path} is damaged: {name} must have the shape {shape}")
 
 
-class FairnessFolder(TrainingFolder):
-    """Paths of its files."""
+class FairnessFolder(TrainingFolder[MethodResult]):
+    """The folder of a fairness study."""
 
     results = "methods"
 
     def final(self, name: str) -> Path:
-        """The trained classifiers of a method."""
+        """Return the path of the trained classifiers of a method."""
         return self.path / "checkpoints" / f"{name}.final.npz"
 
-    def load(self, name: str, label: str, study: FairnessStudy) -> MethodResult:
-        """Load a finished method; the error about a damaged file names the remedy."""
-        path = self.result(name)
-        try:
-            found = MethodResult.load(path)
-            if (found.label, found.seeds) != (label, study.seeds):
-                raise InputError(f"{path} is of another study: {found.label}, seeds {found.seeds}")
-        except InputError as error:
-            raise InputError(f"{error}. Remove it, and --resume runs {label} again") from None
+    def _read(self, path: Path, label: str, study: FairnessStudy) -> MethodResult:
+        found = MethodResult.load(path)
+        if (found.label, found.seeds) != (label, study.seeds):
+            raise InputError(f"{path} is of another study: {found.label}, seeds {found.seeds}")
         return found
 
     def save_classifiers(self, name: str, parameters: torch.Tensor, features: int, width: int) -> None:
@@ -185,7 +180,7 @@ class FairnessFolder(TrainingFolder):
 
 
 def load_classifiers(folder: str | Path, label: str) -> list[nn.Sequential]:
-    """The trained classifiers of a method, one for each seed, from the folder of a study that still has them.
+    """Load the trained classifiers of a method, one for each seed, from the folder of a study.
 
     Args:
         folder: of the study; its checkpoints must be there.

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from paretograd.descent.interrupts import Interrupt
-from paretograd.experiments.device import Device, find_device
 from paretograd.experiments.fairness import table
 from paretograd.experiments.fairness.result import FairnessFolder, MethodResult, result_of
 from paretograd.experiments.fairness.study import FairnessStudy, OwnData
 from paretograd.experiments.fairness.training import Training
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.work import Checkpoints, Timed, checked_interval
+from paretograd.experiments.work import Checkpoints, Device, Timed, checked_interval, find_device
 from paretograd.problems.fairness import Adult, Rows, load_adult
 
 
@@ -77,19 +76,13 @@ def run_fairness(
         return load_adult(data_dir, study.scaling) if data is None else data
 
     with place.at_work(study, load, told, resume, overwrite) as (found, interrupt):
-        labels = study.labels()
-        told.begin(labels, study.steps)
         on_device = found.train.to(target) if found is not None else None
-        for rule, label, name in zip(study.methods, labels, study.files(), strict=True):
-            before = place.result(name).exists()
-            if before:
-                place.checkpoint(name).unlink(missing_ok=True)
-            elif found is not None and on_device is not None:
-                _train(study, rule, label, name, place, found, on_device, every, told, interrupt)
+        for number, job, left in place.each(study.jobs(), study.steps, told, interrupt):
+            if left and found is not None and on_device is not None:
+                rule = study.methods[number]
+                _train(study, rule, job.label, job.file, place, found, on_device, every, told, interrupt)
             results = read_results(place.path)
             table.write(place, study, results.methods)
-            told.finished(label, before)
-            interrupt.obey()
     return results
 
 
@@ -123,7 +116,6 @@ def _train(
     place.save_classifiers(name, training.parameters(), rows.features.shape[1], study.width)
     place.took(study, label, work.duration(training.step, rows.features.device))
     result_of(training, label, data).save(place.result(name))
-    checkpoints.path.unlink(missing_ok=True)
 
 
 def _tell(told: Watch, training: Training) -> None:

@@ -1,11 +1,11 @@
-"""What is trained: rules, seeds, steps and the two choices of the benchmark, with the paper's protocol and table."""
+"""The fairness study as data: rules, seeds, steps, two choices of the benchmark, and the paper's protocol and table."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
@@ -15,19 +15,15 @@ from paretograd.checks import as_number, whole_number
 from paretograd.errors import InputError, ParameterError, ParetogradError, ShapeError
 from paretograd.experiments import kind
 from paretograd.experiments.fairness.training import Setting
-from paretograd.experiments.files import file_names
-from paretograd.experiments.kind import Option, options_of, read_options
+from paretograd.experiments.kind import Option
 from paretograd.experiments.study import (
+    BaseStudy,
     Method,
-    call,
+    checked_rules,
     checked_seeds,
-    command_line,
     fingerprint,
-    from_plain,
     labels_of,
-    others,
     settle,
-    to_plain,
     written,
 )
 from paretograd.problems.fairness import Adult, Rows
@@ -116,7 +112,7 @@ class OwnData:
 
     @classmethod
     def from_plain(cls, found: Any) -> OwnData:
-        """The description from JSON; raises `InputError` if it is something else."""
+        """Read a description from JSON; raises `InputError` if it is not one."""
         try:
             train, validation, test = map(int, found["rows"])
             return cls(int(found["features"]), (train, validation, test), str(found["sha256"]))
@@ -150,7 +146,7 @@ def _check(name: str, rows: Rows, train: Rows) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FairnessStudy:
+class FairnessStudy(BaseStudy):
     """Several rules that train the same classifier on Adult; the defaults are the paper's protocol.
 
     Attributes:
@@ -165,6 +161,9 @@ class FairnessStudy:
         width: of the hidden layers.
         own_data: what is known of data that are not Adult; `run_fairness` sets it.
     """
+
+    experiment = "fairness"
+    function = "fairness.run_fairness"
 
     methods: tuple[str, ...] = field(default=(*TABLE, *UNSTABLE, *BEYOND), metadata=kind.METHODS.metadata)
     seeds: tuple[int, ...] = field(default=SEEDS, metadata=kind.SEEDS.metadata)
@@ -192,7 +191,7 @@ class FairnessStudy:
         if not isinstance(self.tf32, (bool, np.bool_)):
             raise ParameterError(f"tf32={self.tf32!r}: use True or False")
         values = {
-            "methods": _rules(self.methods),
+            "methods": checked_rules(self.methods),
             "seeds": tuple(checked_seeds(self.seeds)),
             "steps": whole_number("study", "steps", self.steps),
             "lr": lr,
@@ -211,19 +210,15 @@ class FairnessStudy:
         return FIGURE_SEED if FIGURE_SEED in self.seeds else self.seeds[0]
 
     def aggregator(self, rule: str) -> Aggregator:
-        """A new instance of the rule, with its random state at the start."""
+        """Return a new instance of the rule, with its initial random state."""
         return Method(rule).aggregator()
 
     def labels(self) -> tuple[str, ...]:
-        """Labels of the methods in tables and figures."""
+        """Return the labels of the methods in tables and figures."""
         return labels_of([Method(rule, "") for rule in self.methods], "")
 
-    def files(self) -> tuple[str, ...]:
-        """File names of the methods, without suffix."""
-        return file_names(self.labels())
-
     def setting(self) -> Setting:
-        """Constant settings of a training."""
+        """Return the constant settings of a training."""
         return Setting(self.seeds, self.lr, self.steps, self.stop, self.gaps, self.tf32, self.width)
 
     def rehearse(self) -> None:
@@ -234,41 +229,13 @@ class FairnessStudy:
             except ParetogradError as error:
                 raise ParameterError(f"{label} cannot weigh three objectives: {error}") from None
 
-    def plain(self) -> dict[str, Any]:
-        """The study as JSON-serialisable values."""
-        return to_plain(self, "fairness")
-
     @classmethod
-    def from_plain(cls, found: Mapping[str, Any]) -> FairnessStudy:
-        """The study from what `plain` returned."""
+    def from_plain(cls, found: Mapping[str, Any]) -> Self:
+        """Rebuild a study from the result of `plain`."""
         own = {"own_data": OwnData.from_plain(found["own_data"])} if "own_data" in found else {}
-        return from_plain(cls, {**found, **own}, "fairness", {"methods": str, "seeds": lambda seed: seed})
+        return super().from_plain({**found, **own})
 
     def changes(self) -> dict[str, str]:
-        """Settings that differ from the paper's protocol, except the list of methods: name to value."""
-        names = [name for name in others(self, FairnessStudy()) if name not in ("methods", "tf32", "own_data")]
+        """Return the settings that differ from the paper's protocol, except the methods: name to value."""
+        names = [name for name in self.differing() if name not in ("methods", "tf32", "own_data")]
         return {name: written(getattr(self, name)) for name in names}
-
-    def command(self) -> str:
-        """The command that makes this study, or a Python call if some setting has no option."""
-        other, known = others(self, FairnessStudy()), options_of(FairnessStudy)
-        if set(other) - set(known):
-            return call(self, "fairness.run_fairness")
-        return command_line(self, "fairness", [name for name in known if name in other])
-
-
-def _rules(given: object) -> tuple[str, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ParameterError(f"methods={given!r}: give rules in a tuple, such as ('mgda',)")
-    rules = tuple(given)
-    if not rules:
-        raise ParameterError("a study has at least one method, such as mgda")
-    wrong = [rule for rule in rules if not isinstance(rule, str)]
-    if wrong:
-        raise ParameterError(f"methods={wrong[0]!r}: rules as text, such as 'mgda' or 'mas-rr(1000)'")
-    return tuple(map(str, rules))
-
-
-def read_study(**given: Any) -> FairnessStudy:
-    """A study from the options of a command line; what is None or missing is the paper's protocol."""
-    return FairnessStudy(**read_options(FairnessStudy, given))

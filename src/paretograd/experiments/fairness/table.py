@@ -12,6 +12,7 @@ import numpy as np
 from paretograd.descent import Stop
 from paretograd.experiments.fairness.result import FairnessFolder, MethodResult
 from paretograd.experiments.fairness.study import PUBLISHED, STEPS, FairnessStudy
+from paretograd.experiments.kind import Claim
 
 #: Headings of the measures.
 _NAMES = {"accuracy": "accuracy", "deo1": "DEO1", "deo2": "DEO2"}
@@ -53,12 +54,12 @@ def for_page(found: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
 
 
 def title(study: FairnessStudy) -> str:
-    """What was done, and on which data."""
+    """Return the title, which names the data."""
     return f"Fair classification on {'own data' if study.own_data else 'Adult'}"
 
 
 def heading(study: FairnessStudy) -> str:
-    """One sentence that says what the numbers are."""
+    """Return one sentence that explains the numbers."""
     count = len(study.seeds)
     over = f"Mean and sample standard deviation over {count} seeds" if count > 1 else f"Seed {study.seeds[0]}"
     return f"{over}, in percent of the test rows."
@@ -85,8 +86,8 @@ def legend(study: FairnessStudy) -> str:
     )
 
 
-def notes(study: FairnessStudy, found: Sequence[Mapping[str, Any]], methods: Mapping[str, MethodResult]) -> list[str]:
-    """Differences from the protocol, agreement with the paper, and failed runs."""
+def remarks(study: FairnessStudy, methods: Mapping[str, MethodResult]) -> list[str]:
+    """Differences from the protocol, missing methods, and failed runs."""
     made = []
     changed = study.changes()
     if changed and not study.own_data:
@@ -95,12 +96,6 @@ def notes(study: FairnessStudy, found: Sequence[Mapping[str, Any]], methods: Map
     missing = [label for label in study.labels() if label not in methods]
     if missing:
         made.append(f"Not trained yet: {', '.join(missing)}.")
-    near, far = close(found)
-    limits = "1 point of accuracy and 3 of DEO1 and DEO2"
-    if not changed and near:
-        made.append(f"Within {limits} of the paper: {', '.join(near)}.")
-    if not changed and far:
-        made.append(f"Not within {limits} of the paper: {', '.join(far)}.")
     for label, result in methods.items():
         for seed, stop, length, judged in zip(
             study.seeds, result.reasons, result.lengths, result.judged(), strict=True
@@ -113,15 +108,24 @@ def notes(study: FairnessStudy, found: Sequence[Mapping[str, Any]], methods: Map
     return made
 
 
+def claims(study: FairnessStudy, found: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """Agreement with the paper's means; none for another protocol."""
+    near, far = close(found)
+    limits = "1 point of accuracy and 3 of DEO1 and DEO2"
+    made = [Claim(f"Within {limits} of the paper: {', '.join(near)}.", True, complete=True)] if near else []
+    made += [Claim(f"Not within {limits} of the paper: {', '.join(far)}.", False, complete=True)] if far else []
+    return [] if study.changes() else made
+
+
 def close(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Methods of the paper's table that are as close to it as `CLOSE` asks, and those that are not."""
+    """Return the methods that agree with the paper's table within `CLOSE`, and those that do not."""
     compared = [row for row in found if row["accuracy_paper"] is not None]
     near = [row for row in compared if all(abs(row[f"{name}_difference"]) <= limit for name, limit in CLOSE.items())]
     return [row["method"] for row in near], [row["method"] for row in compared if row not in near]
 
 
 def steps(row: Mapping[str, Any]) -> str:
-    """``27,100-29,900``, or one number where all runs took as many."""
+    """Return ``27,100-29,900``, or one number if all runs have the same length."""
     low, high = row["steps_min"], row["steps_max"]
     return f"{high:,}" if low == high else f"{low:,}-{high:,}"
 
@@ -185,5 +189,5 @@ def rows(study: FairnessStudy, methods: Mapping[str, MethodResult]) -> list[dict
 def write(place: FairnessFolder, study: FairnessStudy, methods: Mapping[str, MethodResult]) -> None:
     """Write ``table.md`` for people and ``table.csv`` with all digits."""
     found = rows(study, methods)
-    sentences = [legend(study), *notes(study, found, methods)]
+    sentences = [legend(study), *remarks(study, methods), *(claim.sentence for claim in claims(study, found))]
     place.write_tables(study, found, title(study), heading(study), {"": for_people(found)}, sentences)

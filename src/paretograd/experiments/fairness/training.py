@@ -16,8 +16,8 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.mgda import MGDA
 from paretograd.descent import Stop
 from paretograd.errors import InputError
-from paretograd.experiments.device import full_or_tf32, recorded
 from paretograd.experiments.fairness.ensemble import Ensemble, Piece, gramians, sort_rows
+from paretograd.experiments.work import full_or_tf32, recorded
 from paretograd.geometry import cones
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import unit_gramian
@@ -28,12 +28,12 @@ from paretograd.solvers.min_norm import min_norm_point
 
 #: Rounding of the Gramians, which are multiplied in float64 whatever precision the gradients have.
 EPS = float(np.finfo(np.float64).eps)
-#: What is recorded at every step, with the numbers for each seed.
+#: Records of every step, and how many numbers each has for a seed.
 _RECORDS = {"losses": 3, "gamma": 1, "norms": 1, "weights": 3, "slopes": 3}
 
 
 def finite(losses: Array, G: Array) -> NDArray[np.bool_]:
-    """Which classifiers have finite losses and gradients, ``(S,)``."""
+    """Return True for each classifier with finite losses and gradients, ``(S,)``."""
     return np.asarray(np.isfinite(losses).all(axis=1) & np.isfinite(G).all(axis=(1, 2)))
 
 
@@ -44,14 +44,14 @@ def distance(G: Array) -> float:
 
 
 def conflicting(G: Array, weights: Array, slopes: Array, norms: Array) -> NDArray[np.bool_]:
-    """Along which directions some objective goes up, to first order and beyond rounding, ``(S,)``."""
+    """Return True for each direction that raises some objective, to first order and beyond rounding, ``(S,)``."""
     lengths = np.sqrt(np.maximum(np.einsum("skk->sk", G), 0.0))
     errors, tol = cones.term_errors(lengths, weights), cones.conflict_tolerance(EPS)
     return np.asarray(cones.conflicting(slopes, lengths, norms, tol=tol, errors=errors).any(axis=1))
 
 
 class Stepper:
-    """Losses and Gramians at the parameters of an ensemble, and the way to the next ones.
+    """Evaluates losses and Gramians of an ensemble, and moves its parameters.
 
     Nothing but `fetch` waits for the device, so that the host can do something else meanwhile.
 
@@ -87,7 +87,7 @@ class Stepper:
                 start = parameters.clone()
                 self._evaluate, self._move = recorded(self._evaluate_now), recorded(self._move_now)
                 for kept, value in ((parameters, start), (self.previous, previous), (self.earlier, previous)):
-                    kept.copy_(value)  # recording has moved once
+                    kept.copy_(value)  # recording the move has made one
 
     def start(self) -> None:
         """Begin to evaluate losses and gradients at the parameters."""
@@ -123,7 +123,7 @@ class Stepper:
         parameters = self.ensemble.parameters
         self.earlier.copy_(self.previous)
         self.previous.copy_(parameters)
-        # In full float32: three products for each parameter are no work, and TF32 would round the step to three digits.
+        # In full float32: the sum costs little, and TF32 would round the step to three digits.
         parameters.sub_((self._weights[:, :, None] * self._jacobian).sum(dim=1), alpha=self._lr)
 
 
@@ -173,14 +173,14 @@ class Training:
         self.conflicts = np.zeros(len(models), dtype=np.int64)
         self.reasons = [Stop.RUNNING] * len(models)
         self.finals = self._ensemble.parameters.cpu().clone()
-        self._before = self._ensemble.parameters.clone()  # where those that are not done were one step ago
+        self._before = self._ensemble.parameters.clone()  # parameters of the unfinished classifiers one step ago
         self._kind = self.finals.numpy().dtype
         self._records = {name: np.full((0, len(models), size), np.nan, self._kind) for name, size in _RECORDS.items()}
         self._groups: list[Stepper] = []
 
     @property
     def running(self) -> int:
-        """Number of seeds that are not done."""
+        """Number of unfinished seeds."""
         return len(self.active)
 
     @property
@@ -193,7 +193,7 @@ class Training:
 
     @property
     def latest(self) -> tuple[list[float], float]:
-        """Means of the losses, and the largest gamma, of the seeds that are not done, at the last point recorded."""
+        """Mean losses and largest gamma of the unfinished seeds, at the last recorded point."""
         if not self.step or not self.running:
             return [math.nan] * 3, math.nan
         losses, gamma = (self._records[name][self.step - 1, self.active] for name in ("losses", "gamma"))
@@ -231,20 +231,20 @@ class Training:
             group.start()
 
     def _weigh(self, losses: Array, G: Array) -> Array:
-        """The rule's weights; zeros for classifiers with non-finite values, so that they do not move."""
+        """Return the rule's weights; zeros for classifiers with non-finite values, so that they do not move."""
         found = np.zeros_like(losses)
         for row in np.flatnonzero(finite(losses, G)):
             found[row] = self.aggregator._outcome(G[row], EPS).weights
         return found
 
     def _arrive(self, losses: Array, G: Array, weights: Array) -> None:
-        """Record the point that was just left, and stop the classifiers that should have stayed there."""
+        """Record the point before the last move, and retire the classifiers that should have stopped there."""
         good = finite(losses, G)
         with np.errstate(invalid="ignore", over="ignore"):  # of those that are not finite
             slopes = np.einsum("skl,sl->sk", G, weights)
             norms = np.sqrt(np.maximum((weights * slopes).sum(axis=1), 0.0))
             conflicts = conflicting(G, weights, slopes, norms)
-        same = type(self.aggregator) is MGDA  # its direction is what gamma is the length of
+        same = type(self.aggregator) is MGDA  # gamma is the length of its direction
         gamma = norms if same else np.array([distance(G[row]) if good[row] else np.nan for row in range(len(G))])
         self._record(losses=losses, gamma=gamma[:, None], norms=norms[:, None], weights=weights, slopes=slopes)
         stops: dict[int, Stop] = {}
@@ -290,26 +290,26 @@ class Training:
         self._groups = []
 
     def _previous(self) -> Tensor:
-        """Parameters of the unfinished classifiers one step ago, on the CPU."""
+        """Return the parameters of the unfinished classifiers one step ago, on the CPU."""
         return torch.cat([group.previous for group in self._groups] or [self._before]).cpu()
 
     def _current(self) -> Tensor:
-        """Parameters of the unfinished classifiers, on the CPU."""
+        """Return the parameters of the unfinished classifiers, on the CPU."""
         parts = [group.ensemble.parameters for group in self._groups] or [self._ensemble.parameters]
         return torch.cat(parts).cpu()
 
     def logits(self, features: Tensor) -> Tensor:
-        """Logits of all seeds' classifiers, now or at their end, ``(S, N)``, on the CPU."""
+        """Return the logits of all seeds' classifiers, now or at their end, ``(S, N)``, on the CPU."""
         return self._ensemble.at(self.parameters()).logits(features.cpu())
 
     def parameters(self) -> Tensor:
-        """Parameters of all seeds' classifiers, now or at their end, ``(S, n)``, on the CPU."""
+        """Return the parameters of all seeds' classifiers, now or at their end, ``(S, n)``, on the CPU."""
         found = self.finals.clone()
         found[torch.from_numpy(self.active)] = self._current()
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain arrays, numbers and text, from which the training resumes exactly."""
+        """Return plain arrays, numbers and text from which the training resumes exactly."""
         return {
             "step": self.step,
             "active": self.active,
@@ -323,7 +323,7 @@ class Training:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from what `state_dict` returned; if it does not fit, nothing is changed."""
+        """Resume from the result of `state_dict`. If it does not fit, an error is raised and nothing changes."""
         step, count = int(state["step"]), len(self.finals)
         parameters, before = (np.array(state[name], dtype=self._kind) for name in ("parameters", "before"))
         active, lengths, conflicts = (

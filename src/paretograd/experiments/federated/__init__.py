@@ -6,10 +6,9 @@
 >>> results = run_federated(FederatedStudy(parts=("table",), seeds=(0,)), "runs/federated")  # doctest: +SKIP
 """
 
-from paretograd.experiments.federated.plan import Case, Run, Setting
-from paretograd.experiments.federated.result import RunResult
 from paretograd.experiments.federated.run import FederatedResults, read_results, run_federated
-from paretograd.experiments.federated.study import FederatedStudy, small_study
+from paretograd.experiments.federated.study import Case, FederatedStudy, Run, Setting, small_study
+from paretograd.experiments.federated.training import RunResult
 
 __all__ = [
     "Case",

@@ -3,24 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, max_pool2d
 
-from paretograd.experiments.device import full_or_tf32
-from paretograd.experiments.federated.fused import Launch, Layout, Moments, pooled
 from paretograd.experiments.federated.study import FederatedStudy
+from paretograd.experiments.work import full_or_tf32
 from paretograd.geometry import kernels
 from paretograd.geometry.gramian import Array
 from paretograd.problems.cifar10 import Cifar10, Images, cnn, partition
 from paretograd.problems.cifar10.model import normalized
 
+if TYPE_CHECKING:
+    from paretograd.experiments.federated.fused import Launch
+
 #: Test images per batch.
 _CHUNK = 1000
 #: Accuracy of a guess; a diverged run counts as one.
 CHANCE = 0.1
+#: Mean and variance of each channel, for every BatchNorm.
+Moments = list[tuple[Tensor, Tensor]]
+
+
+class Layout:
+    """The parameters of a network, one after the other.
+
+    Attributes:
+        places: by name, where a parameter begins, and its shape.
+        size: number of values in all.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.places: dict[str, tuple[int, torch.Size]] = {}
+        self.size = 0
+        for name, parameter in network.named_parameters():
+            self.places[name] = (self.size, parameter.shape)
+            self.size += parameter.numel()
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return views of a flat vector, by name."""
+        return {name: flat[start : start + shape.numel()].view(shape) for name, (start, shape) in self.places.items()}
+
+
+def pooled(means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
+    """Pool mean and variance over all clients, which have equally many images.
+
+    Args:
+        means: of each client's inputs, ``(K, channels)``.
+        variances: about these means, ``(K, channels)``.
+    """
+    mean = means.mean(dim=0)
+    return mean, variances.mean(dim=0) + (means - mean).square().mean(dim=0)
 
 
 class Pass(NamedTuple):
@@ -57,11 +92,13 @@ class Clients:
         same = len({len(own.labels) for own in images}) == 1
         self._fused: Launch | None = None
         if device.type == "cuda" and tf32 and same and kernels.available():
+            from paretograd.experiments.federated.fused import Launch
+
             self._fused = Launch(images, self._layout, device)
         self._images = [] if self._fused else [Images(own.pixels.to(device), own.labels.to(device)) for own in images]
 
     def gradients(self, parameters: Tensor) -> Pass:
-        """Losses, gradients and moments at flat parameters ``(n,)``, in the order of ``cnn().parameters()``."""
+        """Return losses, gradients and moments at flat parameters ``(n,)``, in the order of ``cnn().parameters()``."""
         if self._fused is not None:
             return Pass(*self._fused(parameters))
         losses, rows, moments = [], [], []
@@ -79,14 +116,14 @@ class Clients:
 
     @torch.no_grad()
     def logits(self, parameters: Tensor, pixels: Tensor, moments: Moments) -> Tensor:
-        """Logits of test images, ``(N, 10)``, with these statistics instead of the batch's own."""
+        """Return the logits of test images, ``(N, 10)``, with these statistics instead of the batch's own."""
         values = list(self._layout.split(parameters).values())
         with full_or_tf32(self._tf32):
             chunks = (normalized(part) for part in torch.split(pixels, _CHUNK))
             return torch.cat([self._forward(values, chunk, moments, training=False) for chunk in chunks])
 
     def _forward(self, values: Sequence[Tensor], hidden: Tensor, moments: Moments, training: bool) -> Tensor:
-        """Logits; in training the statistics of each BatchNorm are added to ``moments``, else taken from there."""
+        """Return logits. In training, append the statistics of each BatchNorm to ``moments``; else read them there."""
         rest, norms = iter(values), 0
         if hidden.is_cuda:  # On a CPU, BatchNorm of torch loses three digits where channels come last.
             hidden = hidden.contiguous(memory_format=torch.channels_last)
@@ -142,12 +179,12 @@ class Federation:
         self._every = data.test
 
     def accuracies(self, parameters: Tensor, moments: Moments) -> Array:
-        """Share of each client's test images that are classified right, ``(clients,)``."""
+        """Return the accuracy of each client on its own test images, ``(clients,)``."""
         right = torch.split(self._right(parameters, self._pixels, self._labels, moments), self._counts)
         return torch.stack([own.double().mean() for own in right]).cpu().numpy()
 
     def accuracy(self, parameters: Tensor, moments: Moments) -> float:
-        """Share of all test images that are classified right."""
+        """Return the accuracy on all test images."""
         pixels, labels = (part.to(self.device) for part in self._every)
         return float(self._right(parameters, pixels, labels, moments).double().mean())
 
@@ -156,7 +193,7 @@ class Federation:
 
 
 class Federations:
-    """Federations by seed, made on first use.
+    """Federations by seed, created on first use.
 
     Attributes:
         device: where they are.
@@ -167,7 +204,7 @@ class Federations:
         self._made: dict[tuple[int, bool], Federation] = {}
 
     def get(self, seed: int, central: bool) -> Federation:
-        """The federation of this seed; its images stay on the device until the other kind is asked for."""
+        """Return the federation of this seed. Its images stay on the device until the other kind is requested."""
         if any(kind != central for _, kind in self._made):
             self._made.clear()
         if (seed, central) not in self._made:

@@ -1,4 +1,4 @@
-"""The figures of a federated study: those of the paper, and where the runs end. Drawing needs matplotlib."""
+"""The figures of a federated study: those of the paper, and final accuracies. Drawing needs matplotlib."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paretograd.experiments.federated.plan import (
+from paretograd.experiments.federated.run import FederatedResults
+from paretograd.experiments.federated.study import (
     BASELINES,
     CAPS,
     CENTRALISED,
@@ -22,8 +23,7 @@ from paretograd.experiments.federated.plan import (
     attack_of,
     label_of,
 )
-from paretograd.experiments.federated.result import RunResult
-from paretograd.experiments.federated.run import FederatedResults
+from paretograd.experiments.federated.training import RunResult
 from paretograd.geometry.gramian import Array
 from paretograd.reports.palette import Curve, curves
 from paretograd.reports.study.figures import DASHES, DPI, plain
@@ -56,7 +56,7 @@ class Series(NamedTuple):
 
 
 def accuracy_series(runs: Sequence[RunResult]) -> Series:
-    """Mean accuracy of the clients; a run that ended early stays where it ended."""
+    """Return the mean accuracy of the clients; a run that ended early keeps its last value."""
     looks = np.unique(np.concatenate([run.looks for run in runs])).astype(np.int64)
     values = np.stack([_held(run.looks, run.accuracies.mean(axis=1, dtype=np.float64), looks) for run in runs])
     return Series(looks, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
@@ -68,24 +68,24 @@ def is_smoothed(run: RunResult) -> bool:
 
 
 def record_series(run: RunResult, name: str) -> Series:
-    """One run's norms or slopes: a running mean, and the least and the largest value in the same window."""
+    """Return the running mean of a run's norms or slopes, with the least and largest value in each window."""
     values, width = np.asarray(getattr(run, name), dtype=np.float64), _WINDOW
     epochs = run.epochs.astype(np.int64)
     if not is_smoothed(run):
         return Series(epochs, values, values, values)
-    # At both ends the window is cut off.
+    # The window is truncated at both ends.
     padded = np.pad(values, (width // 2, width - 1 - width // 2), constant_values=np.nan)
     windows = np.lib.stride_tricks.sliding_window_view(padded, width)
     return Series(epochs, np.nanmean(windows, axis=1), np.nanmin(windows, axis=1), np.nanmax(windows, axis=1))
 
 
 def _held(epochs: NDArray[np.int32], values: Array, wanted: NDArray[np.int64]) -> Array:
-    """Values at these epochs; each one is the latest known."""
+    """Return the latest known values at these epochs."""
     return np.asarray(values[np.searchsorted(epochs, wanted, side="right").clip(1) - 1])
 
 
 def looks() -> dict[str, Curve]:
-    """Colour, line and marker of each rule, by label."""
+    """Return colour, line and marker of each rule, by label."""
     capped = [label_of(rule) for rule in CAPS.values() if rule != "mgda"]
     others = [label_of(rule) for rule in (*TABLE, *BASELINES, *CLIPS, CENTRALISED)]
     found = curves([label for label in dict.fromkeys(others) if label not in capped])
@@ -160,13 +160,13 @@ def cap_against_clip(results: FederatedResults, looks: Looks) -> Figure | None:
 
 
 def _first(results: FederatedResults, rules: Sequence[str], setting: Setting) -> dict[str, RunResult]:
-    """The runs of the first seed."""
+    """Return the runs of the first seed."""
     seed = results.study.seeds[0]
     return {run.rule: one for rule in rules for run, one in results.runs.items() if run == (rule, setting, seed)}
 
 
 def _bars(axes: Any, runs: Mapping[str, RunResult], looks: Looks) -> None:
-    """A group of bars for each client."""
+    """Draw a group of bars for each client."""
     width = 0.8 / max(len(runs), 1)
     for place, (rule, run) in enumerate(runs.items()):
         clients = np.arange(run.accuracies.shape[1])
@@ -179,7 +179,7 @@ def _bars(axes: Any, runs: Mapping[str, RunResult], looks: Looks) -> None:
 
 
 def _curves(axes: Any, curves: Mapping[str, Series], looks: Looks) -> None:
-    """Curves over the epochs, by rule. A curve that a later one covers is drawn wide, so that both show."""
+    """Draw curves over the epochs, by rule. A curve that a later one covers is drawn wide, so that both show."""
     every = list(curves.values())
     top = max(float(np.abs(series.middle).max()) for series in every)
     for place, (rule, series) in enumerate(curves.items()):
@@ -290,7 +290,7 @@ def _points(results: FederatedResults, rule: str, settings: Mapping[float, Setti
 def _errors(
     axes: Any, points: Mapping[float, Sequence[float]], shift: float, look: Curve, line: Any, label: str | None
 ) -> None:
-    """A point for each noise, a little to the side, so that bars do not cover each other."""
+    """Draw a point for each noise, slightly shifted, so that error bars do not overlap."""
     if not points:
         return
     deviations = [float(np.std(values, ddof=1)) if len(values) > 1 else 0.0 for values in points.values()]

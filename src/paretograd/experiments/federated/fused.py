@@ -14,52 +14,20 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import conv2d, log_softmax, pad, relu, unfold
 
-from paretograd.experiments.device import full_or_tf32, recorded
+from paretograd.experiments.federated.clients import Layout, Moments, pooled
+from paretograd.experiments.work import full_or_tf32, recorded
 from paretograd.problems.cifar10.data import Images
 from paretograd.problems.cifar10.model import normalized
 
-#: Mean and variance of each channel, for every BatchNorm.
-Moments = list[tuple[Tensor, Tensor]]
 #: Channels of both convolutions, and columns of a patch: 3 x 5 x 5 values, a one for the bias, zeros.
 _C, _PATCH = 32, 80
 #: Sides of the maps: images, first convolution, what is pooled of it, second convolution, what is pooled of that.
 _SIDES = (32, 28, 14, 10, 5)
 #: Of torch's BatchNorm.
 _EPS = 1e-5
-
-
-class Layout:
-    """The parameters of a network, one after the other.
-
-    Attributes:
-        places: by name, where a parameter begins, and its shape.
-        size: number of values in all.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
-        self.places: dict[str, tuple[int, torch.Size]] = {}
-        self.size = 0
-        for name, parameter in network.named_parameters():
-            self.places[name] = (self.size, parameter.shape)
-            self.size += parameter.numel()
-
-    def split(self, flat: Tensor) -> dict[str, Tensor]:
-        """Views of a flat vector, by name."""
-        return {name: flat[start : start + shape.numel()].view(shape) for name, (start, shape) in self.places.items()}
-
-
-def pooled(means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance over the images of all clients, which have equally many.
-
-    Args:
-        means: of each client's inputs, ``(K, channels)``.
-        variances: about these means, ``(K, channels)``.
-    """
-    mean = means.mean(dim=0)
-    return mean, variances.mean(dim=0) + (means - mean).square().mean(dim=0)
 
 
 class Statistics(NamedTuple):

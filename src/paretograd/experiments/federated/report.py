@@ -18,10 +18,9 @@ from paretograd.experiments.federated.figures import (
     multiple_caps,
     noise_sweep,
 )
-from paretograd.experiments.federated.plan import Run, label_of
-from paretograd.experiments.federated.result import FederatedFolder, RunResult
 from paretograd.experiments.federated.run import FederatedResults, read_results, run_federated
-from paretograd.experiments.federated.study import FederatedStudy, read_study
+from paretograd.experiments.federated.study import FederatedStudy, Run, label_of, read_study
+from paretograd.experiments.federated.training import FederatedFolder, RunResult
 from paretograd.experiments.kind import TRAINING, Kind, Option, Summary, options_of
 from paretograd.geometry.gramian import Array
 from paretograd.reports.palette import Curve
@@ -67,7 +66,7 @@ _SUMMARY = (
     "epoch each client sends the gradient of its loss, a rule makes one direction of all, and the network moves along "
     "it. Under attack one more client sends the gradient of another with the opposite sign, and some noise."
 )
-#: By the names of the paper's figures, where it has them.
+#: Figures by name; the paper's names if it has the figure.
 _FIGURES = {
     "capped_mgda_results": capped_results,
     "cap_vs_clip": cap_against_clip,
@@ -75,15 +74,15 @@ _FIGURES = {
     "noise_sweep": noise_sweep,
     "final_accuracy": final_accuracy,
 }
-#: Columns of a terminal with room for all columns.
+#: Width of a terminal that has room for all columns.
 _WIDE = 110
-#: Columns that a narrow terminal leaves out.
+#: Columns that are omitted in a narrow terminal.
 _MORE = ("under attack, all test images", "ours less the paper's")
 _SMALL = Option("A few minutes on two cores, with the same ordering.", type=bool)
 
 
 def compose(results: FederatedResults) -> Content:
-    """The rules under the study's attack and without one; a rule without the attack is drawn dotted."""
+    """Collect the rules under the study's attack and without one; those without are dotted."""
     if not results.runs:
         raise ParameterError(f"no run of the study in {results.folder} is done; a report needs at least one")
     study, known = results.study, looks()
@@ -111,14 +110,14 @@ def compose(results: FederatedResults) -> Content:
 
 
 def _drawn(run: Run, found: RunResult) -> Drawn:
-    """A run at its evaluations; the last point shows the last step taken."""
+    """Return a run at its evaluations; the last point shows the last step taken."""
     accuracy = found.accuracies.mean(axis=1, dtype=np.float64)
     columns = [accuracy, *(_at(found, name) for name in ("losses", "norms", "slopes"))]
     return Drawn(run.case.label, run.seed, found.looks.astype(np.int64), np.stack(columns, axis=1), _at(found, "gamma"))
 
 
 def _at(found: RunResult, name: str) -> Array:
-    """A record at the evaluated epochs, or at the one before."""
+    """Return a record at the evaluated epochs, or at the last one before."""
     values = np.asarray(getattr(found, name), dtype=np.float64)
     if not len(values):
         return np.full(len(found.looks), np.nan)
@@ -143,7 +142,8 @@ def write_federated(results: FederatedResults, details: Mapping[str, str]) -> li
 
     summary = " ".join([_SUMMARY, table.heading(results.study), *table.remarks(results.study, results.runs)])
     drawn = [row for row in table.for_page(rows) if row["method"] in content.methods]
-    shown = {f"finding {place}": text for place, text in enumerate(table.judged(results.study, rows), start=1)}
+    claims = enumerate(table.claims(results.study, rows), start=1)
+    shown = {f"finding {place}": claim.sentence for place, claim in claims}
     text = page(content, summary, None, [], drawn, {**shown, **details})
     return write_files(results.folder, rendered(figures), text)
 
@@ -156,7 +156,8 @@ def _summary(results: FederatedResults, width: int) -> Summary:
         lines=(table.setting_in_words(study), table.heading(study)),
         tables={title: [_fitting(row, width) for row in rows] for title, rows in table.tables(study, found).items()},
         legend=table.legend(study),
-        remarks=table.notes(study, found, results.runs),
+        remarks=table.remarks(study, results.runs),
+        claims=table.claims(study, found),
     )
 
 

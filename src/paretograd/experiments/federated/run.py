@@ -11,17 +11,13 @@ from typing import Any
 import numpy as np
 
 from paretograd.descent.interrupts import Interrupt
-from paretograd.experiments.device import Device, find_device
 from paretograd.experiments.federated import table
 from paretograd.experiments.federated.clients import Federations
-from paretograd.experiments.federated.plan import Case, Run
-from paretograd.experiments.federated.result import FederatedFolder, RunResult, result_of
-from paretograd.experiments.federated.study import FederatedStudy
-from paretograd.experiments.federated.training import Together, Training
-from paretograd.experiments.files import file_names
+from paretograd.experiments.federated.study import Case, FederatedStudy, Run
+from paretograd.experiments.federated.training import FederatedFolder, RunResult, Together, Training, result_of
 from paretograd.experiments.progress import Watch
 from paretograd.experiments.study import fingerprint
-from paretograd.experiments.work import Checkpoints, Timed, checked_interval
+from paretograd.experiments.work import Checkpoints, Device, Timed, checked_interval, find_device
 from paretograd.problems.cifar10 import Cifar10, load_cifar10
 
 
@@ -89,22 +85,17 @@ def run_federated(
         return load_cifar10(data_dir) if data is None else data
 
     with place.at_work(study, load, told, resume, overwrite) as (found, interrupt):
-        told.begin(study.labels(), study.epochs)
         federations = Federations(found, study, target) if found is not None else None
-        names = dict(zip(study.runs(), study.files(), strict=True))
+        cases, names = study.cases(), dict(zip(study.files(), study.runs(), strict=True))
         runs: dict[Run, RunResult] = {}
-        for case, file in zip(study.cases(), file_names(study.labels()), strict=True):
-            every_run = [Run(*case, seed) for seed in study.seeds]
-            left = {run: names[run] for run in every_run if not place.result(names[run]).exists()}
-            checkpoints = Checkpoints(place.checkpoint(file), every)
+        for number, job, left in place.each(study.jobs(), study.epochs, told, interrupt):
             if left and federations is not None:
-                _train(study, case, left, place, federations, checkpoints, told, interrupt)
-            checkpoints.path.unlink(missing_ok=True)
-            runs |= {run: place.load(names[run], run.label) for run in every_run}
+                missing = {names[name]: name for name in left}
+                checkpoints = Checkpoints(place.checkpoint(job.file), every)
+                _train(study, cases[number], missing, place, federations, checkpoints, told, interrupt)
+            runs |= {names[name]: place.load(name, names[name].label, study) for name in job.results}
             if left or len(runs) == len(names):
                 table.write(place, study, runs)
-            told.finished(case.label, not left)
-            interrupt.obey()
     return FederatedResults(study, place.path, runs)
 
 
@@ -113,7 +104,7 @@ def read_results(folder: str | Path) -> FederatedResults:
     place = FederatedFolder(folder)
     study = FederatedStudy.from_plain(place.plain_study())
     named = zip(study.runs(), study.files(), strict=True)
-    done = {run: place.load(name, run.label) for run, name in named if place.result(name).exists()}
+    done = {run: place.load(name, run.label, study) for run, name in named if place.result(name).exists()}
     return FederatedResults(study, place.path, done)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from paretograd.descent import Stop
-from paretograd.experiments.federated.plan import (
+from paretograd.experiments.federated.study import (
     BASELINES,
     CAPS,
     CLEAN,
@@ -20,12 +20,13 @@ from paretograd.experiments.federated.plan import (
     PUBLISHED_CLEAN,
     TABLE,
     Case,
+    FederatedStudy,
     Run,
     Setting,
     label_of,
 )
-from paretograd.experiments.federated.result import FederatedFolder, RunResult
-from paretograd.experiments.federated.study import FederatedStudy
+from paretograd.experiments.federated.training import FederatedFolder, RunResult
+from paretograd.experiments.kind import Claim
 
 #: MGDA has collapsed if its accuracy is below this.
 COLLAPSED = 0.3
@@ -42,12 +43,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def accuracy(row: Mapping[str, Any], what: str = "accuracy") -> str:
-    """``0.563 ± 0.004``; nothing for a row that is not there."""
+    """Format an accuracy: ``0.563 ± 0.004``; empty for a missing row."""
     return f"{row[f'{what}_mean']:.3f}" + _spread(row[f"{what}_std"]) if row else ""
 
 
 def change(row: Mapping[str, Any]) -> str:
-    """``-0.012 ± 0.009``, by the attack; nothing where it is not known."""
+    """Format the change by the attack: ``-0.012 ± 0.009``; empty if unknown."""
     loss = row.get("difference_to_clean")
     return "" if loss is None else f"{loss:+.3f}" + _spread(row["difference_to_clean_std"])
 
@@ -56,22 +57,15 @@ def _spread(deviation: float | None) -> str:
     return "" if deviation is None else f" ± {deviation:.3f}"
 
 
-class Claim(NamedTuple):
-    """A claim with its numbers, and whether they support it."""
-
-    text: str
-    holds: bool
-
-
 def claims(study: FederatedStudy, found: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """All claims that the present rows can settle."""
+    """Return all claims that the present rows settle."""
     attack = study.attack
     under = {row["rule"]: row for row in found if (row["setting"], row["noise"]) == (attack.kind, attack.noise)}
     return [*_table(under), *_clipping(under), *_caps(under)]
 
 
 def _table(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
-    if "mgda" in under and _learned(under) > COLLAPSED:  # else nothing collapsed: nobody learned
+    if "mgda" in under and _learned(under) > COLLAPSED:  # otherwise no rule learned anything, so nothing collapsed
         row = under["mgda"]
         yield Claim(f"MGDA collapses, below {COLLAPSED:g}: {accuracy(row)}.", row["accuracy_mean"] < COLLAPSED)
     for rule in _ROBUST:
@@ -85,7 +79,7 @@ def _table(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
 
 
 def _learned(under: Mapping[str, Mapping[str, Any]]) -> float:
-    """The best accuracy of another rule under attack, or of MGDA without one."""
+    """Return the best accuracy of another rule under attack, or of MGDA without one."""
     others = [row["accuracy_mean"] for rule, row in under.items() if rule != "mgda"]
     row = under["mgda"]
     loss = row.get("difference_to_clean")
@@ -93,7 +87,7 @@ def _learned(under: Mapping[str, Mapping[str, Any]]) -> float:
 
 
 def _near(label: str, row: Mapping[str, Any]) -> str:
-    """The claim is about the mean; single seeds may differ."""
+    """Word the claim, which is about the mean: single seeds may differ."""
     several = row["difference_to_clean_std"] is not None
     over, worst = (" in the mean", f"; worst seed: {row['difference_to_clean_min']:+.3f}") if several else ("", "")
     return f"{label} stays{over} within {NEAR:g} of its accuracy without the attack: {change(row)}{worst}."
@@ -108,7 +102,7 @@ def _clipping(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
 
 
 def _caps(under: Mapping[str, Mapping[str, Any]]) -> Iterator[Claim]:
-    """Means may rise by no more than the deviation of the seeds."""
+    """Claim that means rise by no more than the deviation of the seeds."""
     there = {cap: under[rule] for cap, rule in CAPS.items() if rule in under}
     if len(there) < 3:
         return
@@ -139,7 +133,7 @@ def tables(study: FederatedStudy, found: Rows) -> dict[str, list[dict[str, str]]
 
 
 def _main(found: Rows, attacked: Rows, clean: Rows) -> list[dict[str, str]]:
-    """The paper's table, and what there is without an attack."""
+    """Return the paper's table, with the accuracies without an attack."""
     without = {row["rule"]: row for row in clean}
     shown = []
     for row in attacked or clean:
@@ -166,7 +160,7 @@ def _main(found: Rows, attacked: Rows, clean: Rows) -> list[dict[str, str]]:
 
 
 def _as_cap(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """MGDA under the name that it has among the caps."""
+    """Rename MGDA, which is one of the caps."""
     return {**row, "method": "MGDA = Capped MGDA (C = 1)"} if row["rule"] == CAPS[1.0] else row
 
 
@@ -215,7 +209,7 @@ def for_page(found: Rows) -> list[dict[str, object]]:
 
 
 def heading(study: FederatedStudy) -> str:
-    """One sentence that says what the numbers are."""
+    """Return one sentence that explains the numbers."""
     count = len(study.seeds)
     over = f"mean and sample standard deviation over {count} seeds" if count > 1 else f"seed {study.seeds[0]}"
     return f"Mean accuracy of the {study.clients} clients after {study.epochs:,} epochs: {over}."
@@ -229,16 +223,6 @@ def legend(study: FederatedStudy) -> str:
         "images: the same network on all of them. difference: with the attack less without, seed by seed. Conflict: "
         "the direction is against some honest client. A run that diverges counts as a guess."
     )
-
-
-def notes(study: FederatedStudy, found: Rows, runs: Mapping[Run, RunResult]) -> list[str]:
-    """Differences from the protocol, failed runs, and which claims hold."""
-    return [*remarks(study, runs), *judged(study, found)]
-
-
-def judged(study: FederatedStudy, found: Rows) -> list[str]:
-    """The claims of the study, and whether each one holds."""
-    return [f"{'Holds' if claim.holds else 'Does not hold'}: {claim.text}" for claim in claims(study, found)]
 
 
 def remarks(study: FederatedStudy, runs: Mapping[Run, RunResult]) -> list[str]:
@@ -325,7 +309,7 @@ def _row(
 def write(place: FederatedFolder, study: FederatedStudy, runs: Mapping[Run, RunResult]) -> None:
     """Write ``table.md`` for people and ``table.csv`` with all digits."""
     found = rows(study, runs)
-    sentences = [legend(study), *notes(study, found, runs)]
+    sentences = [legend(study), *remarks(study, runs), *(claim.sentence for claim in claims(study, found))]
     place.write_tables(study, found, TITLE, heading(study), tables(study, found), sentences)
 
 
@@ -334,7 +318,7 @@ def _of(study: FederatedStudy, case: Case, runs: Mapping[Run, RunResult]) -> dic
 
 
 def _published(study: FederatedStudy, case: Case) -> float | None:
-    """The paper's value for the study's attack; its attack-free one, of a rule that it does not name, for the mean."""
+    """Return the paper's value, if any. Its attack-free value, of an unnamed rule, is compared with the mean."""
     if case == Case("mean", CLEAN):
         return PUBLISHED_CLEAN
     return PUBLISHED.get(case.rule) if case.setting == study.attack else None

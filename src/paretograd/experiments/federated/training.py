@@ -1,22 +1,25 @@
-"""Training: in each epoch the gradients of all clients, and the attacker's, become one step."""
+"""Training: in each epoch a rule turns the updates of all clients, honest or not, into one step; and the results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from paretograd.descent import Stop
+from paretograd.descent import Stop, archive
 from paretograd.errors import InputError, NonFiniteGradientError, ParetogradError
-from paretograd.experiments.device import full_or_tf32
 from paretograd.experiments.federated.clients import CHANCE, Federation, Pass
-from paretograd.experiments.federated.plan import Run, Setting, rule_of
-from paretograd.experiments.federated.study import FederatedStudy
+from paretograd.experiments.federated.study import FederatedStudy, Run, Setting, rule_of
+from paretograd.experiments.folder import TrainingFolder
+from paretograd.experiments.work import full_or_tf32
 from paretograd.federated.aggregation import combine_updates
 from paretograd.federated.attacks import Noise, sign_flip
 from paretograd.geometry.cones import FLOAT32_ROWS, conflicting
@@ -26,8 +29,13 @@ from paretograd.problems.cifar10 import cnn
 #: What is recorded in every epoch: mean loss of the clients, length of the direction, the least of its inner products
 #: with the honest gradients, and gamma.
 RECORDED = ("losses", "norms", "slopes", "gamma")
-#: Of the lengths of gradient and direction. Gradients are of float32, and orthogonal to a direction up to rounding.
-_SLACK = 1e-6
+#: Marks a file as a run of this study, with the version of its content.
+_FORMAT = "paretograd federated 1"
+#: Most epochs to keep of a run, besides the last.
+_KEPT = 350
+
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.int32]
 
 
 class Draw(NamedTuple):
@@ -38,15 +46,15 @@ class Draw(NamedTuple):
 
 
 def draw(seed: int, epoch: int, clients: int) -> Draw:
-    """The random draws of an epoch, the same on every device; all clients are equally likely."""
+    """Return the random draws of an epoch, the same on every device; all clients are equally likely."""
     rng = np.random.default_rng([seed, epoch])
     return Draw(int(rng.integers(clients)), int(rng.integers(2**62)))
 
 
 def attacked(gradients: Tensor, setting: Setting, seed: int, epoch: int) -> Tensor:
-    """Gradients of the honest clients ``(K, n)``, and below them the attacker's, if the setting has one.
+    """Append the attacker's update to the gradients of the honest clients ``(K, n)``, if the setting has an attacker.
 
-    The noise of a GPU is another one than that of a CPU.
+    A GPU draws other noise than a CPU.
     """
     if not setting.attacked:
         return gradients
@@ -107,7 +115,7 @@ class Training:
             return self._lose(Stop.DEGENERATE, str(error))
         slopes = found.gradients.double() @ combined.direction.double()
         numbers = torch.stack([found.losses.double().mean(), combined.direction.double().norm(), *slopes])
-        loss, norm, *products = numbers.tolist()  # a GPU is waited for once
+        loss, norm, *products = numbers.tolist()  # wait for the GPU only once
         record = [loss, norm, min(products), combined.gamma]
         if not np.isfinite(record[:3]).all():
             return self._lose(Stop.NOT_FINITE, "the loss or the direction is not finite")
@@ -142,7 +150,7 @@ class Training:
         self._add(np.full(self.study.clients, CHANCE))
 
     def _add(self, accuracies: Array) -> None:
-        if self.looks[-1:] == [self.epoch]:  # a run that was lost right after a look
+        if self.looks[-1:] == [self.epoch]:  # a run that failed right after an evaluation
             self.looks, self.accuracies = self.looks[:-1], self.accuracies[:-1]
         self.looks.append(self.epoch)
         self.accuracies = np.concatenate([self.accuracies, accuracies[None]])
@@ -154,7 +162,7 @@ class Training:
         return loss, gamma
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain arrays and numbers, from which the run resumes exactly."""
+        """Return plain arrays and numbers from which the run resumes exactly."""
         return {
             "epoch": self.epoch,
             "reason": self.reason.name,
@@ -169,7 +177,7 @@ class Training:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from what `state_dict` returned; if it does not fit, nothing is changed."""
+        """Resume from the result of `state_dict`. If it does not fit, an error is raised and nothing changes."""
         epoch, looks = int(state["epoch"]), np.array(state["looks"], dtype=np.int64)
         found = {name: np.array(state[name], dtype=np.float64) for name in ("records", "weights", "accuracies")}
         parameters = torch.from_numpy(np.array(state["parameters"], dtype=np.float32))
@@ -191,7 +199,7 @@ class Training:
 
 
 class Together:
-    """Several runs, a few epochs at a time; each one computes what it would alone.
+    """Several runs, a few epochs at a time; each gives the same result as alone.
 
     Attributes:
         trainings: the runs, of one case, one for each seed.
@@ -243,3 +251,108 @@ class Together:
             training.load_state_dict(
                 {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
             )
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Result of one run, with K recorded epochs and A evaluations.
+
+    Attributes:
+        label: of the run.
+        reason: why it ended.
+        why: details, if something went wrong.
+        length: epochs that were taken.
+        epochs: those that were kept, ``(K,)``, the first and the last among them.
+        losses: mean loss of the clients, ``(K,)``, at the point from which the step was taken; the same for the others.
+        norms: lengths of the directions, ``(K,)``.
+        slopes: the least inner product of the direction with an honest client's gradient, ``(K,)``.
+        gamma: distance of all updates, the attacker's among them, from Pareto stationarity, ``(K,)``.
+        looks: epochs before which the network was judged, ``(A,)``; the last is the end of the run.
+        accuracies: of each client on its own test images then, ``(A, clients)``.
+        weights: of all updates in the epochs of the looks but the last, ``(A - 1, m)``, the attacker's last; NaN for a
+            rule that has none.
+        conflicts: epochs in which the direction was against the gradient of some honest client.
+        overall: accuracy on all test images at the end.
+    """
+
+    label: str
+    reason: Stop
+    why: str
+    length: int
+    epochs: Numbers
+    losses: Floats
+    norms: Floats
+    slopes: Floats
+    gamma: Floats
+    looks: Numbers
+    accuracies: Floats
+    weights: NDArray[np.float16]
+    conflicts: int
+    overall: float
+
+    @property
+    def accuracy(self) -> float:
+        """Mean accuracy of the clients at the end: the number in the paper's table."""
+        return float(self.accuracies[-1].mean(dtype=np.float64))
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        archive.write(path, values | {"format": _FORMAT, "reason": self.reason.name}, overwrite=True)
+
+    @classmethod
+    def load(cls, path: Path) -> RunResult:
+        """Read what `save` wrote; raises `InputError` if the file is damaged or of another kind."""
+        found = archive.read(path)
+        if set(found) != {"format", *_NAMES} or found.pop("format") != _FORMAT:
+            raise InputError(f"{path} holds no run of a federated study of this version")
+        _check(found, path)
+        return cls(**found | {"reason": Stop[found["reason"]]})
+
+
+_NAMES = tuple(entry.name for entry in fields(RunResult))
+
+
+def result_of(training: Training, run: Run) -> RunResult:
+    """Make the result of a finished training."""
+    length = training.epoch
+    kept = np.unique(np.append(np.arange(0, length, -(-max(length, 1) // _KEPT)), max(length - 1, 0)))[: max(length, 0)]
+    records = dict(zip(RECORDED, training.records[kept].T.astype(np.float32), strict=True))
+    before = [epoch for epoch in training.looks if epoch < length]
+    return RunResult(
+        label=run.label,
+        reason=training.reason,
+        why=training.why,
+        length=length,
+        epochs=kept.astype(np.int32),
+        **records,
+        looks=np.array(training.looks, dtype=np.int32),
+        accuracies=training.accuracies.astype(np.float32),
+        weights=training.weights[before].astype(np.float16),
+        conflicts=training.conflicts,
+        overall=float(training.overall),
+    )
+
+
+def _check(found: dict[str, Any], path: Path) -> None:
+    K, A = (np.shape(found[name])[0] if np.ndim(found[name]) == 1 else -1 for name in ("epochs", "looks"))
+    shapes = dict.fromkeys(("epochs", *RECORDED), (K,)) | {"looks": (A,)}
+    shapes |= {"accuracies": (A, *np.shape(found["accuracies"])[1:])}
+    wrong = [name for name, shape in shapes.items() if np.shape(found[name]) != shape]
+    wrong += [name for name in ("accuracies", "weights") if np.ndim(found[name]) != 2]
+    kinds = {"label": str, "reason": str, "why": str, "length": int, "conflicts": int, "overall": float}
+    wrong += [name for name, kind in kinds.items() if type(found[name]) is not kind]
+    if wrong or A < 1 or found["reason"] not in Stop.__members__ or not np.isfinite(found["accuracies"]).all():
+        raise InputError(f"{path} is damaged: {', '.join(wrong) or 'its numbers'} cannot be right")
+
+
+class FederatedFolder(TrainingFolder[RunResult]):
+    """The folder of a federated study."""
+
+    results = "runs"
+
+    def _read(self, path: Path, label: str, study: object) -> RunResult:
+        found = RunResult.load(path)
+        if found.label != label:
+            raise InputError(f"{path} is of another study: {found.label}")
+        return found

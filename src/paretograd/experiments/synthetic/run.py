@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from paretograd.checks import whole_number
-from paretograd.descent import DescentWarning
 from paretograd.descent.interrupts import Interrupt
-from paretograd.descent.run import Descent
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError
-from paretograd.experiments.folder import (
-    Folder,
-    read_config,
-)
+from paretograd.experiments.files import read_config
+from paretograd.experiments.folder import Folder
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.study import Method
+from paretograd.experiments.study import Method, jobs_of
 from paretograd.experiments.synthetic.study import Study
 from paretograd.experiments.synthetic.table import rows, write, write_metrics
-from paretograd.experiments.work import Checkpoints, checked_interval, load, work_to_the_end
+from paretograd.experiments.work import checked_interval, run_descent
 
 #: Steps between two rows of ``metrics.csv``, if not told otherwise.
 _METRICS_EVERY = 10
 
 
-class StudyFolder(Folder):
+class StudyFolder(Folder[Trajectory]):
     """The folder of a study on a test problem.
 
     Attributes:
@@ -50,15 +42,10 @@ class StudyFolder(Folder):
         self.metrics_every = found.get("metrics_every", _METRICS_EVERY) if self._asked is None else self._asked
         return {"metrics_every": self.metrics_every}
 
-    def load(self, name: str, label: str, study: Study) -> Trajectory:
-        """Load the trajectory of a finished method; the error about a damaged file names the remedy."""
-        path = self.result(name)
-        try:
-            found = Trajectory.load(path)
-            if found.seeds != study.seeds or found.problem != study.problem:
-                raise InputError(f"{path} is of another study: {found!r}")
-        except InputError as error:
-            raise InputError(f"{error}. Remove it, and --resume runs {label} again") from None
+    def _read(self, path: Path, label: str, study: Study) -> Trajectory:
+        found = Trajectory.load(path)
+        if found.seeds != study.seeds or found.problem != study.problem:
+            raise InputError(f"{path} is of another study: {found!r}")
         return found
 
 
@@ -117,18 +104,12 @@ def run_study(
     place, told = StudyFolder(folder, metrics_every), watch or Watch()
     study.labels()  # report an unknown rule before a folder that is in use
     with place.at_work(study, lambda: None, told, resume, overwrite) as (_, interrupt):
-        labels = study.labels()
-        told.begin(labels, study.steps)
         trajectories = {}
-        for method, label, name in zip(study.methods, labels, study.files(), strict=True):
-            before = place.result(name).exists()
-            if before:
-                place.checkpoint(name).unlink(missing_ok=True)
-            else:
-                _run_method(study, method, label, name, place, every, told, interrupt)
-            trajectories[label] = place.load(name, label, study)
-            told.finished(label, before)
-            interrupt.obey()
+        jobs = jobs_of(study.labels(), study.files())
+        for number, job, left in place.each(jobs, study.steps, told, interrupt):
+            if left:
+                _run_method(study, study.methods[number], job.label, job.file, place, every, told, interrupt)
+            trajectories[job.label] = place.load(job.file, job.label, study)
         place.tidy()
         write_metrics(place.metrics, study, trajectories, place.metrics_every)
         write(place, study, trajectories)
@@ -158,22 +139,5 @@ def _run_method(
     interrupt: Interrupt,
 ) -> None:
     """Run one method to its end, from its checkpoint if there is one."""
-    descent = study.descent(method)
-    if place.checkpoint(name).exists():
-        load(descent, place.checkpoint(name), label, lambda: _sound(descent))
-    told.method(label, descent.step)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DescentWarning)  # that a run left its box is in the table
-        checkpoints = Checkpoints(place.checkpoint(name), every)
-        work_to_the_end(descent, checkpoints, interrupt, lambda: _tell(told, descent))
-    descent.trajectory().save(place.result(name))
-    place.checkpoint(name).unlink(missing_ok=True)
-
-
-def _sound(descent: Descent) -> bool:
-    return len(descent.gamma) == descent.running and bool(np.isfinite(descent.gamma).all())
-
-
-def _tell(told: Watch, descent: Descent) -> None:
-    gamma = float(descent.gamma.max()) if descent.running else math.nan
-    told.steps(descent.step, descent.running, gamma)
+    found = run_descent(study.descent(method), label, place.checkpoint(name), every, told, interrupt)
+    found.save(place.result(name))

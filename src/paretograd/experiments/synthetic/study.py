@@ -18,9 +18,8 @@ from paretograd.checks import whole_number
 from paretograd.descent import Aligned, Armijo, Constant, DescentWarning, Monotone, Smooth, StepSize
 from paretograd.descent.run import Descent
 from paretograd.errors import InputError, ParameterError, ParetogradError, UnknownNameError
-from paretograd.experiments.files import file_names
 from paretograd.experiments.kind import Option
-from paretograd.experiments.study import Method, checked_seeds, labels_of
+from paretograd.experiments.study import Method, checked_seeds, file_names, labels_of
 from paretograd.problems.base import Problem
 from paretograd.problems.registry import problem
 
@@ -204,11 +203,13 @@ class Paper:
         title: one line for headings.
         figure: its label in the paper.
         study: what to run.
+        published: the paper's iterations until gamma < 0.01 from the shown seed, by the methods' labels.
     """
 
     title: str
     figure: str
     study: Study
+    published: Mapping[str, int] = field(default_factory=dict)
 
 
 def _study(problem: str, n: int, rules: tuple[str, ...], figure_seed: int) -> Study:
@@ -226,7 +227,12 @@ def _study(problem: str, n: int, rules: tuple[str, ...], figure_seed: int) -> St
 
 
 PAPER: dict[str, Paper] = {
-    "vlmop2": Paper("Non-conflicting aggregators on VLMOP2", "vlmop2_100", _study("vlmop2", 4, _METHODS, 100)),
+    "vlmop2": Paper(
+        "Non-conflicting aggregators on VLMOP2",
+        "vlmop2_100",
+        _study("vlmop2", 4, _METHODS, 100),
+        {"MGDA": 7417, "UPGrad": 4043, "DualProj": 4975, "Nash-MTL": 1053},
+    ),
     "omnitest": Paper("Non-conflicting aggregators on Omnitest", "", _study("omnitest", 3, _METHODS, 48)),
     "mas": Paper(
         "Mixed aggregator scheduling on Omnitest", "omnitest_mixed_48", _study("omnitest", 3, _POOL + _MIXED, 48)
@@ -256,6 +262,12 @@ def title_of(study: Study) -> str:
     """Title of a study: the paper's, or problem and number of methods."""
     found = _in_paper(study)
     return PAPER[found[0]].title if found else f"{len(study.methods)} methods on {study.make_problem().label}"
+
+
+def published_for(study: Study) -> Mapping[str, int] | None:
+    """The paper's iterations by label; None for a study that is not the paper's."""
+    found = _in_paper(study)
+    return PAPER[found[0]].published if found else None
 
 
 def _in_paper(study: Study) -> tuple[str, bool] | None:

@@ -13,10 +13,13 @@ from paretograd.descent import Stop
 from paretograd.descent.trajectory import Trajectory
 from paretograd.experiments.files import write_text
 from paretograd.experiments.folder import Folder
-from paretograd.experiments.synthetic.study import Study, title_of
+from paretograd.experiments.kind import Claim
+from paretograd.experiments.synthetic.study import Study, published_for, title_of
 
 #: Number of losses in table.md; table.csv has all.
 SHOWN_LOSSES = 3
+#: Largest relative difference from the paper's iterations that counts as agreement.
+_CLOSE = 0.005
 
 
 def for_people(study: Study, found: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
@@ -59,7 +62,7 @@ def for_page(study: Study, found: Sequence[Mapping[str, Any]]) -> list[dict[str,
 
 
 def heading(study: Study) -> str:
-    """One sentence that says what the numbers are."""
+    """Return one sentence that explains the numbers."""
     over_seeds = ", median, range" if len(study.seeds) > 1 else ""
     m = study.make_problem().m
     few = f" ({SHOWN_LOSSES} of {m})" if m > SHOWN_LOSSES else ""
@@ -98,6 +101,33 @@ def notes(study: Study, trajectories: Mapping[str, Trajectory]) -> list[str]:
             if found.left_box[run] >= 0:
                 made.append(f"{label}, seed {seed}: outside of the box at step {found.left_box[run]:,}.")
     return made
+
+
+def claims(study: Study, found: Sequence[Mapping[str, Any]]) -> list[Claim]:
+    """What the paper states about its studies; nothing about other studies."""
+    published = published_for(study)
+    if published is None:
+        return []
+    made = []
+    counts = {row["method"]: row["iterations_figure_seed"] for row in found}
+    if published:
+        pairs = [(counts[label], count) for label, count in published.items()]
+        listed = ", ".join(f"{label} {_count(counts[label])} ({count:,})" for label, count in published.items())
+        close = all(ours is not None and abs(ours - count) <= _CLOSE * count for ours, count in pairs)
+        made.append(Claim(f"Iterations within {_CLOSE:.1%} of the paper's, in brackets: {listed}.", close))
+    made.append(Claim("No step of any method conflicts.", not any(row["conflicting_steps"] for row in found)))
+    mixed = {row["method"]: row["iterations_median"] for row in found if row["method"].startswith("MAS-")}
+    if mixed:
+        slowest = max(_or_never(row["iterations_median"]) for row in found if row["method"] not in mixed)
+        listed = ", ".join(f"{label} {_count(count)}" for label, count in mixed.items())
+        holds = max(map(_or_never, mixed.values())) <= slowest
+        against = f"slowest rule of their pool: {_count(None if math.isinf(slowest) else slowest)}"
+        made.append(Claim(f"Schedules are as fast as single rules, by their medians: {listed}; {against}.", holds))
+    return made
+
+
+def _or_never(count: float | None) -> float:
+    return math.inf if count is None else count
 
 
 def _short(theorem: str | None) -> str:
@@ -173,10 +203,11 @@ def rows(study: Study, trajectories: Mapping[str, Trajectory]) -> list[dict[str,
     return made
 
 
-def write(place: Folder, study: Study, trajectories: Mapping[str, Trajectory]) -> None:
+def write(place: Folder[Trajectory], study: Study, trajectories: Mapping[str, Trajectory]) -> None:
     """Write ``table.md`` for people and ``table.csv`` with all digits."""
     found = rows(study, trajectories)
-    sentences = [legend(study, found), *notes(study, trajectories)]
+    settled = [claim.sentence for claim in claims(study, found)]
+    sentences = [legend(study, found), *notes(study, trajectories), *settled]
     place.write_tables(study, found, title_of(study), heading(study), {"": for_people(study, found)}, sentences)
 
 

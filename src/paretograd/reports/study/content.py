@@ -1,7 +1,8 @@
-"""What the figures and the page of a study show, before anything is drawn."""
+"""What the figures and the page of a study show, before anything is drawn: runs, front, and bounds of the theorems."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -9,15 +10,17 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from paretograd.descent.certify import TrajectoryCertificate, certify_run
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.problems.base import Problem
 from paretograd.reports.palette import Curve, curves
+from paretograd.reports.words import short_name
 
-#: Points of a curve, about; its extremes come on top.
+#: Approximate number of points of a curve; its extremes are added.
 COUNT = 320
-#: Objectives that get a panel of their own.
+#: Largest number of objectives with a panel.
 PANELS = 8
 #: Points of the Pareto front in a picture: of a curve, and of a surface.
 _FRONT_POINTS = {2: 400, 3: 600}
@@ -27,11 +30,11 @@ _GAP = 5.0
 
 
 def thin(gamma: Array, losses: Array, count: int = COUNT) -> NDArray[np.int64]:
-    """The iterations to draw of a run with ``gamma`` (T + 1,) and ``losses`` (T + 1, m), in order.
+    """Choose the iterations to draw of a run with ``gamma`` (T + 1,) and ``losses`` (T + 1, m), in order.
 
-    All where there are few. Else a quarter of them lies on a log scale, so that the start is seen, a quarter is evenly
-    spaced, and between two of these the least and the largest gamma are kept, so that no jump of a switching rule is
-    lost. The least and the largest value of every loss are there, too.
+    All if there are few. Otherwise a quarter of them lies on a log scale, to show the start, and a quarter is evenly
+    spaced. Between two of these the least and the largest gamma are kept, so that no jump of a switching rule is
+    lost. The least and the largest value of every loss are kept, too.
     """
     last = len(gamma) - 1
     if last < count:
@@ -47,7 +50,7 @@ def thin(gamma: Array, losses: Array, count: int = COUNT) -> NDArray[np.int64]:
 
 
 def spaced(last: int, count: int = 80) -> NDArray[np.int64]:
-    """Iterations 0 to ``last`` on a log scale, for a curve without surprises."""
+    """Return iterations 0 to ``last`` on a log scale, for a smooth curve."""
     return np.unique(np.rint(np.geomspace(1.0, last + 1.0, count)).astype(np.int64)) - 1
 
 
@@ -72,7 +75,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something other than an objective that a panel shows over the iterations.
+    """A quantity other than an objective that a panel shows over the iterations.
 
     Attributes:
         symbol: in the text beside a point.
@@ -89,20 +92,21 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Content:
-    """A study in the form in which it is drawn.
+    """A study, ready to be drawn.
 
     Attributes:
         title: of the report.
         problem: its label in figures.
-        lr: the step size in words; several where the methods differ.
+        lr: the step size in words; several if the methods differ.
         m: number of objectives.
         methods: label and look of each method, in the order of the table.
         seeds: the shown one first.
         runs: every method and seed.
-        front: points of the Pareto front ``(K, m)``, rows of NaN between its pieces; K = 0 where it is not known.
-        stop_gamma: where the runs stop; None where they do not.
-        names: what the objectives are, in a few words each; none where a letter must do.
-        quantities: what the columns of ``losses`` are, where they are no objectives of the runs.
+        front: points of the Pareto front ``(K, m)``, rows of NaN between its pieces; K = 0 if it is unknown.
+        stop_gamma: gamma at which runs stop; None if they have no such rule.
+        names: short descriptions of the objectives, if there are any.
+        quantities: what the columns of ``losses`` are, if they are not objectives.
+        one: what the numbers in ``seeds`` are, in a word.
     """
 
     title: str
@@ -116,6 +120,7 @@ class Content:
     stop_gamma: float | None
     names: tuple[str, ...] = ()
     quantities: tuple[Quantity, ...] = ()
+    one: str = "seed"
 
     @property
     def shown(self) -> list[Run]:
@@ -124,11 +129,11 @@ class Content:
 
     @property
     def panels(self) -> int:
-        """How many objectives get a panel."""
+        """Number of objectives that have a panel."""
         return min(self.m, PANELS)
 
     def scaled(self, losses: Array) -> Array:
-        """Losses ``(..., m)`` on scales from 0 to 1, which starts, ends and front span: for parallel coordinates."""
+        """Scale losses ``(..., m)`` to [0, 1], the range of starts, ends and front: for parallel coordinates."""
         ends = [point for run in self.runs for point in (run.losses[0], run.losses[-1])]
         every = np.concatenate([ends, self.front])
         low, span = every.min(axis=0), np.ptp(every, axis=0)
@@ -153,11 +158,7 @@ def compose(
     known = dict.fromkeys(seed for trajectory in trajectories.values() for seed in seeds_of(trajectory))
     if shown_seed not in known:
         raise ParameterError(f"no run has the seed {shown_seed}; the seeds are {', '.join(map(str, known))}")
-    runs = tuple(
-        _run(label, trajectory, number)
-        for label, trajectory in trajectories.items()
-        for number in range(trajectory.runs)
-    )
+    runs = tuple(run for label, trajectory in trajectories.items() for run in thinned_runs(label, trajectory))
     return Content(
         title=title,
         problem=problem.label,
@@ -172,8 +173,13 @@ def compose(
 
 
 def seeds_of(trajectory: Trajectory) -> Sequence[int]:
-    """The seeds of the runs; their numbers where starts were given without."""
+    """Return the seeds of the runs, or their numbers if they have no seeds."""
     return trajectory.seeds or range(trajectory.runs)
+
+
+def thinned_runs(label: str, trajectory: Trajectory) -> list[Run]:
+    """Return the runs of a method, each with the points that are drawn."""
+    return [_run(label, trajectory, number) for number in range(trajectory.runs)]
 
 
 def _run(label: str, trajectory: Trajectory, number: int) -> Run:
@@ -184,7 +190,7 @@ def _run(label: str, trajectory: Trajectory, number: int) -> Run:
 
 
 def _front(problem: Problem, runs: Sequence[Run]) -> Array:
-    """The front, less what is so far off that the runs would be a dot beside it."""
+    """Return the front without points so far away that the runs would shrink to a dot."""
     if problem.pareto_front is None or problem.m == 1:
         return np.empty((0, problem.m))
     front = problem.pareto_front(_FRONT_POINTS.get(problem.m, _FEW_FRONT_POINTS)).double().cpu().numpy()
@@ -196,8 +202,84 @@ def _front(problem: Problem, runs: Sequence[Run]) -> Array:
 
 
 def _pieces(front: Array) -> Array:
-    """A curve of two objectives with a row of NaN wherever it jumps."""
+    """Insert a row of NaN wherever a curve of two objectives jumps."""
     span = np.ptp(front, axis=0)
     steps = np.linalg.norm(np.diff(front, axis=0) / np.where(span > 0.0, span, 1.0), axis=1)
     beside = np.maximum(np.append(steps[1:], 0.0), np.append(0.0, steps[:-1]))
     return np.insert(front, 1 + np.flatnonzero((steps > 0.01) & (steps > _GAP * beside)), np.nan, axis=0)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """``min_{s <= t} gamma_s <= level / sqrt(t + 1)``, one curve for all methods that share it.
+
+    Attributes:
+        seed: of the runs.
+        result: ``Corollary 1`` or ``Theorem 1``.
+        level: of the curve.
+        last: the last iteration.
+        methods: labels of the methods.
+    """
+
+    seed: int
+    result: str
+    level: float
+    last: int
+    methods: tuple[str, ...]
+
+    def at(self, iteration: int) -> float:
+        """The bound on the least gamma of the iterations up to this one."""
+        return self.level / math.sqrt(iteration + 1.0)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the theory says about one run.
+
+    Attributes:
+        method: its label.
+        seed: of the start.
+        bound: its bound; None if no result covers it.
+        least: the least gamma of the iterations that the bound covers.
+        why: the hypothesis that fails, if there is no bound.
+    """
+
+    method: str
+    seed: int
+    bound: Bound | None
+    least: float
+    why: str
+
+
+def find_bounds(trajectories: Mapping[str, Trajectory], smoothness: float | None) -> list[Finding]:
+    """Return one finding for each run, by `certify_run`."""
+    return [
+        _finding(label, trajectory, certificate, number)
+        for label, trajectory in trajectories.items()
+        for certificate in [certify_run(trajectory, smoothness)]
+        for number in range(trajectory.runs)
+    ]
+
+
+def merged(findings: Sequence[Finding]) -> list[Bound]:
+    """Merge bounds that coincide: they depend on start, L and c, which many methods share."""
+    groups: dict[tuple[int, str, str], list[Bound]] = {}
+    for finding in findings:
+        bound = finding.bound
+        if bound is not None:
+            groups.setdefault((bound.seed, bound.result, f"{bound.level:.6g}"), []).append(bound)
+    return [
+        Bound(seed, result, group[0].level, max(bound.last for bound in group), tuple(b.methods[0] for b in group))
+        for (seed, result, _), group in groups.items()
+    ]
+
+
+def _finding(label: str, trajectory: Trajectory, certificate: TrajectoryCertificate, number: int) -> Finding:
+    seed, steps = seeds_of(trajectory)[number], int(trajectory.lengths[number])
+    curve, checks = certificate.curve(number), certificate.runs[number]
+    least = float(trajectory.gamma[: max(steps, 1), number].min())
+    corollary = next(check for check in checks if check.label == "thm:PS-cvx")
+    if steps == 0 or math.isnan(float(curve[0])):
+        return Finding(label, seed, None, least, str(corollary.missing or "the run has no steps"))
+    result = short_name(corollary.label if corollary.covered else "thm:PS-fd")
+    return Finding(label, seed, Bound(seed, result, float(curve[0]), steps - 1, (label,)), least, "")

@@ -42,7 +42,7 @@ _STYLE: Any = {
 
 
 def draw(content: Content) -> dict[str, bytes]:
-    """Every figure as ``name.png`` and ``name.svg``, in bytes."""
+    """Draw every figure; returns the bytes of ``name.png`` and ``name.svg``."""
 
     def figures() -> dict[str, Figure]:
         space = {"objective-space": objective_space(content)} if content.m > 1 else {}
@@ -52,7 +52,7 @@ def draw(content: Content) -> dict[str, bytes]:
 
 
 def rendered(figures: Callable[[], dict[str, Figure]]) -> dict[str, bytes]:
-    """Figures by name, drawn in the style of studies, as ``name.png`` and ``name.svg``."""
+    """Render figures in the style of studies; returns the bytes of ``name.png`` and ``name.svg``."""
     with needs("matplotlib", "figures need", "report"):
         from matplotlib import rc_context
     with rc_context(_STYLE):
@@ -61,7 +61,7 @@ def rendered(figures: Callable[[], dict[str, Figure]]) -> dict[str, bytes]:
 
 
 def dynamics(content: Content) -> Figure:
-    """The shown seed: a panel for each objective, then gamma on a log axis, over the iterations."""
+    """Draw the shown seed over the iterations: a panel for each objective, then gamma on a log axis."""
     from matplotlib.figure import Figure
 
     count = content.panels + 1
@@ -89,7 +89,7 @@ def dynamics(content: Content) -> Figure:
 
 
 def objective_space(content: Content) -> Figure:
-    """Where the runs of the shown seed go, and the Pareto front: a plane, a space, or parallel coordinates."""
+    """Draw the paths of the shown seed and the Pareto front: in a plane, in space, or in parallel coordinates."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.6, 5.0), dpi=DPI, layout="constrained")
@@ -132,7 +132,7 @@ def _paths(axes: Any, content: Content) -> None:
 
 
 def _parallel(axes: Any, content: Content) -> None:
-    """One upright axis for each objective, from the least to the largest of the losses that are shown."""
+    """Draw one vertical axis for each objective, from the least to the largest loss shown."""
     place = np.arange(1, content.m + 1)
     if len(content.front):
         axes.plot(place, content.scaled(content.front).T, color="0.85", linewidth=0.8, zorder=0.5)
@@ -149,7 +149,7 @@ def _parallel(axes: Any, content: Content) -> None:
 
 
 def _line(axes: Any, columns: Sequence[NDArray[Any]], run: Run, content: Content) -> None:
-    """A curve with the method's marker at its end; the first ones are wider, so that they show below the others."""
+    """Draw a curve with the method's marker at its end. The first curves are wider, to show below the others."""
     look, place = content.methods[run.method], list(content.methods).index(run.method)
     width = 2.3 - 0.9 * place / max(1, len(content.methods) - 1)
     axes.plot(*columns, color=look.colour, linestyle=DASHES[look.dash], linewidth=width, zorder=2)
@@ -157,7 +157,7 @@ def _line(axes: Any, columns: Sequence[NDArray[Any]], run: Run, content: Content
 
 
 def _end(look: Curve) -> dict[str, Any]:
-    """A starred variant's marker is a ring around its method's, where both end at the same point."""
+    """Return the style of the end marker. A starred variant has a ring, which shows around its method's marker."""
     if look.dash != "solid":
         ring = {"markersize": 8.5, "markerfacecolor": "none", "markeredgewidth": 1.3}
         return {"color": look.colour, "marker": look.symbol, **ring}
@@ -187,7 +187,7 @@ def _title(content: Content, note: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Text that is no formula, on one line."""
+    """Escape text for matplotlib, on one line."""
     return " ".join(text.replace("$", r"\$").split())
 
 

@@ -34,7 +34,7 @@
     return {
       customdata: rows.map((i) => [run.iterations[i], ...run.losses.map((loss) => loss[i]), run.gamma[i]]),
       hovertemplate:
-        `<b>%{meta.label}</b>, seed %{meta.seedName}<br>iteration %{customdata[0]:,d}<br>${names}` +
+        `<b>%{meta.label}</b>, ${study.one} %{meta.seedName}<br>iteration %{customdata[0]:,d}<br>${names}` +
         `γ = %{customdata[${run.losses.length + 1}]:.4g}<extra></extra>`,
     };
   }
@@ -83,7 +83,7 @@
       line: { color: now.theme.bound, dash: "dot", width: behind(bound.seed, now) ? 0.8 : 1.8 },
       visible: now.bounds && seedChosen(bound.seed, now) && bound.methods.some((method) => now.methods.has(method)),
       meta: { kind: "bound", seed: bound.seed, methods: bound.methods, label: bound.label, names: bound.names, seedName: study.seeds[bound.seed] },
-      hovertemplate: "<b>%{meta.label}</b>, seed %{meta.seedName}<br>for %{meta.names}<br>least γ up to iteration %{x:,d}<br>is at most %{y:.4g}<extra></extra>",
+      hovertemplate: `<b>%{meta.label}</b>, ${study.one} %{meta.seedName}<br>for %{meta.names}<br>least γ up to iteration %{x:,d}<br>is at most %{y:.4g}<extra></extra>`,
     }));
     if (study.stopGamma !== null) {
       const line = { color: now.theme.bound, width: 1, dash: "3px 3px" };
@@ -119,7 +119,7 @@
         visible: now.methods.has(run.method) && seedChosen(run.seed, now),
         line: { color: colour, dash: method.dash, width: method.width }, marker: { color: colour, symbol: method.symbol, size: 8 },
         meta: { kind: "run", method: run.method, seed: run.seed, label: method.label, seedName: study.seeds[run.seed], last: run.iterations[run.iterations.length - 1] },
-        hovertemplate: "<b>%{meta.label}</b>, seed %{meta.seedName}<br>%{x} = %{customdata:.5g} at its end, iteration %{meta.last:,d}<extra></extra>",
+        hovertemplate: `<b>%{meta.label}</b>, ${study.one} %{meta.seedName}<br>%{x} = %{customdata:.5g} at its end, iteration %{meta.last:,d}<extra></extra>`,
       });
     });
     return traces;

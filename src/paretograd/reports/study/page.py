@@ -17,8 +17,7 @@ from paretograd.disk import replacing
 from paretograd.errors import needs
 from paretograd.problems.base import Problem
 from paretograd.reports.palette import Curve
-from paretograd.reports.study.bounds import Finding, find_bounds, merged
-from paretograd.reports.study.content import Content, compose
+from paretograd.reports.study.content import Content, Finding, compose, find_bounds, merged
 from paretograd.reports.study.figures import draw
 from paretograd.reports.study.panels import heading, panels, payload, sentence, summary, theory
 
@@ -32,13 +31,13 @@ _PATTERNS = {
     "dot": "2 3",
 }
 
-#: Characters that a cell may have before it wraps.
+#: Cells with fewer characters do not wrap.
 _SHORT = 24
 _BOUNDS = '<label><input type="checkbox" name="bounds" checked>bounds of the theorems</label>'
 
 
 def swatch(look: Curve) -> str:
-    """A piece of a method's line, in a colour of its own on a dark ground."""
+    """Return a sample of a method's line as SVG, with colours for light and dark grounds."""
     colours = f"--colour: {look.colour}; --on-dark: {look.on_dark}"
     stroke = f'stroke="currentColor" stroke-width="3" stroke-dasharray="{_PATTERNS[look.dash]}"'
     return (
@@ -48,7 +47,7 @@ def swatch(look: Curve) -> str:
 
 
 def methods_table(rows: Sequence[Mapping[str, object]], methods: Mapping[str, Curve]) -> str:
-    """The study's table; a cell that names a method shows its line."""
+    """Return the study's table as HTML; a cell that names a method shows its line."""
     columns = list(dict.fromkeys(column for row in rows for column in row))
     numeric = {
         column: all(_is_number(row[column]) for row in rows if row.get(column) is not None) for column in columns
@@ -58,7 +57,7 @@ def methods_table(rows: Sequence[Mapping[str, object]], methods: Mapping[str, Cu
 
 
 def theory_table(findings: Sequence[Finding], methods: Mapping[str, Curve]) -> str:
-    """For each run the bound and the least gamma, or why no theorem covers it."""
+    """Return a table as HTML: for each run the bound and the least gamma, or why no theorem covers it."""
     rows: list[dict[str, object]] = []
     for finding in findings:
         bound = finding.bound
@@ -73,13 +72,13 @@ def theory_table(findings: Sequence[Finding], methods: Mapping[str, Curve]) -> s
 
 
 def details_list(details: Mapping[str, str]) -> str:
-    """The configuration as a list of terms."""
+    """Return the configuration as a list of terms, as HTML."""
     pairs = "".join(f"<dt>{escape(str(key))}</dt><dd>{escape(str(value))}</dd>" for key, value in details.items())
     return f"<dl>{pairs}</dl>"
 
 
 def shown(value: object) -> str:
-    """A value of the table in words; a dash where there is none."""
+    """Format a value of the table; a dash if there is none."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Integral):
@@ -123,12 +122,12 @@ def page(
     rows: Sequence[Mapping[str, object]],
     details: Mapping[str, str],
 ) -> str:
-    """The page as HTML. What a user wrote (title, labels, rows, details) is text in it, never markup.
+    """Return the page as HTML. User input (title, labels, rows, details) is escaped.
 
     Args:
         content: what is drawn.
         summary: what was run, in a sentence or two.
-        smoothness: L of the objectives; None where it is not known.
+        smoothness: L of the objectives; None if unknown.
         findings: what the theorems say about the runs.
         rows: the table of methods.
         details: the configuration.
@@ -146,8 +145,10 @@ def page(
         seeds=_seeds(content),
         bounds=_BOUNDS if bounds else "",
         panels=_panels(content, smoothness, bool(bounds)),
+        run=content.one,
+        Run=content.one.capitalize(),
         seed=content.seeds[0],
-        theory=escape(theory(shown, smoothness)),
+        theory=escape(theory(shown, smoothness, content.one)),
         findings=theory_table(shown, content.methods) if smoothness is not None else "",
         details=details_list(details),
         library=library,
@@ -157,10 +158,10 @@ def page(
 
 
 def plotly_js() -> str:
-    """The source of plotly.js that the Python package brings: the full bundle, the only one in it."""
+    """Return the source of plotly.js from the Python package, which contains only the full bundle."""
     with needs("plotly", "the report needs", "report"):
         from plotly.offline import get_plotlyjs
-    return str(get_plotlyjs()).replace("\r\n", "\n")  # as a browser reads it, so that the checksum fits
+    return str(get_plotlyjs()).replace("\r\n", "\n")  # browsers normalise line ends before they compute the checksum
 
 
 def _asset(name: str) -> str:
@@ -168,7 +169,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(scripts: Sequence[str]) -> str:
-    """Run these scripts and no other, and load nothing from anywhere."""
+    """Return a policy that allows these scripts only, and no loading."""
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
@@ -184,7 +185,7 @@ def _methods(content: Content) -> str:
 def _seeds(content: Content) -> str:
     options = [f'<option value="{i}">{seed}</option>' for i, seed in enumerate(content.seeds)]
     if len(options) > 1:
-        options.append('<option value="all">all seeds</option>')
+        options.append(f'<option value="all">all {content.one}s</option>')
     return "".join(options)
 
 
@@ -214,8 +215,8 @@ def write_study(
 ) -> list[Path]:
     """Write ``figures/*.png``, ``figures/*.svg`` and ``report.html``; return their paths, the report last.
 
-    Everything is drawn before anything is written, and each file is written whole or not at all. Files of those names
-    are replaced. Needs the extra ``paretograd[report]``.
+    Everything is drawn before anything is written, and each file is written completely or not at all. Existing
+    files are replaced. Needs the extra ``paretograd[report]``.
 
     Args:
         folder: of the study; made if it is not there.
@@ -234,7 +235,7 @@ def write_study(
 
 
 def write_files(folder: Path, figures: Mapping[str, bytes], page: str) -> list[Path]:
-    """Write figures and page to a study's folder, each whole or not at all; returns their paths, the page last."""
+    """Write figures and page to a study's folder; returns their paths, the page last."""
     contents = {folder / "figures" / name: data for name, data in figures.items()}
     contents[folder / "report.html"] = page.encode()
     for path, data in contents.items():

@@ -1,4 +1,4 @@
-"""The panels of a page: what each one says, and the numbers it draws, as JSON that is safe in a script element."""
+"""The panels of a page: their texts, and their data as JSON that is safe in a script element."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ import numpy as np
 from paretograd.geometry.gramian import Array
 from paretograd.problems.base import Problem
 from paretograd.reports.palette import Curve
-from paretograd.reports.study.bounds import Bound, Finding
-from paretograd.reports.study.content import Content, spaced
+from paretograd.reports.study.content import Bound, Content, Finding, spaced
 
-#: matplotlib's markers in plotly's words.
+#: plotly's names of matplotlib's markers.
 _SYMBOLS = {
     "o": "circle",
     "s": "square",
@@ -29,7 +28,7 @@ _SYMBOLS = {
     "*": "star",
 }
 _SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
-#: Digits that are kept: more than a screen can show.
+#: Significant digits, more than a screen can show.
 _DIGITS = 6
 _HEADINGS = {
     "gamma": "Distance to Pareto stationarity",
@@ -48,7 +47,7 @@ class Panel:
 
     Attributes:
         kind: ``loss``, ``gamma``, ``space`` or ``parallel``.
-        objective: the number of the loss that it shows, from 0; of no meaning for the other kinds.
+        objective: index of the loss that it shows; unused for the other kinds.
     """
 
     kind: str
@@ -56,7 +55,7 @@ class Panel:
 
 
 def payload(content: Content, bounds: Sequence[Bound]) -> str:
-    """Everything that page.js reads. Labels are escaped for plotly, which reads tags in them."""
+    """Return the data for page.js as JSON. Labels are escaped, because plotly interprets tags."""
     labels, seeds = list(content.methods), list(content.seeds)
     data = {
         "m": content.m,
@@ -64,6 +63,7 @@ def payload(content: Content, bounds: Sequence[Bound]) -> str:
         "axes": _axes(content),
         "panels": [asdict(panel) for panel in panels(content)],
         "methods": [_method(label, look, i, len(labels)) for i, (label, look) in enumerate(content.methods.items())],
+        "one": content.one,
         "seeds": [str(seed) for seed in seeds],
         "stopGamma": content.stop_gamma,
         "runs": [
@@ -94,7 +94,7 @@ def payload(content: Content, bounds: Sequence[Bound]) -> str:
 
 
 def panels(content: Content) -> list[Panel]:
-    """What each panel shows, in the page's order."""
+    """Return the panels, in the page's order."""
     found = [*(Panel("loss", k) for k in range(content.panels)), Panel("gamma")]
     if content.m > 1 and not content.quantities:
         found.append(Panel("space" if content.m <= 3 else "parallel"))
@@ -102,7 +102,7 @@ def panels(content: Content) -> list[Panel]:
 
 
 def objective(k: int) -> str:
-    """``f₁`` for the first objective."""
+    """Return the symbol of an objective: ``f₁`` for the first."""
     return f"f{str(k + 1).translate(_SUBSCRIPTS)}"
 
 
@@ -115,7 +115,7 @@ def _axes(content: Content) -> list[str]:
 
 
 def for_script(data: object) -> str:
-    """JSON in which nothing can end a script element or begin a comment."""
+    """Return JSON that cannot end a script element or begin a comment."""
     text = json.dumps(data, allow_nan=False, ensure_ascii=True, separators=(",", ":"))
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 
@@ -133,7 +133,7 @@ def _method(label: str, look: Curve, place: int, count: int) -> dict[str, Any]:
 
 
 def _front(content: Content) -> list[list[Any]] | None:
-    """One list for each axis; in parallel coordinates the lines one after another, with gaps between them."""
+    """Return one list for each axis; in parallel coordinates, lines one after another with gaps between them."""
     if not len(content.front):
         return None
     if content.m <= 3:
@@ -158,7 +158,7 @@ def _numbers(values: Array) -> list[float | None]:
 
 
 def summary(content: Content, problem: Problem) -> str:
-    """What was run, in two sentences."""
+    """Describe the study in two sentences."""
     return (
         f"{_count(len(content.methods), 'method')} on {problem.label} ({_count(problem.m, 'objective')}, "
         f"{_count(problem.n, 'variable')}), each from {_count(len(content.seeds), 'random start')}. Every method turns "
@@ -167,7 +167,7 @@ def summary(content: Content, problem: Problem) -> str:
 
 
 def heading(panel: Panel, content: Content) -> str:
-    """The title of a panel."""
+    """Return the title of a panel."""
     if panel.kind != "loss":
         return _HEADINGS[panel.kind]
     if content.quantities:
@@ -177,7 +177,7 @@ def heading(panel: Panel, content: Content) -> str:
 
 
 def sentence(panel: Panel, content: Content, smoothness: float | None, bounded: bool) -> str:
-    """What the panel shows."""
+    """Describe a panel."""
     match panel.kind:
         case "loss" if content.quantities:
             return content.quantities[panel.objective].text
@@ -203,8 +203,8 @@ def sentence(panel: Panel, content: Content, smoothness: float | None, bounded: 
             )
 
 
-def theory(findings: Sequence[Finding], smoothness: float | None) -> str:
-    """What the table of the theorems is, or why there is none."""
+def theory(findings: Sequence[Finding], smoothness: float | None, one: str) -> str:
+    """Describe the table of the theorems, or why there is none."""
     if smoothness is None:
         return (
             "Theorem 1 and Corollary 1 bound the least γ of a run by the smoothness constant L of the objectives. None "
@@ -213,8 +213,9 @@ def theory(findings: Sequence[Finding], smoothness: float | None) -> str:
     covered = sum(finding.bound is not None for finding in findings)
     return (
         "The theorems bound the least γ of a run by its start, the smoothness constant L of the objectives, the step "
-        f"sizes and a constant of the method. They cover {covered} of the {_count(len(findings), 'run')} of this seed, "
-        f"with L = {smoothness:.4g}. A bound holds for every function with that L, so most runs are far below it."
+        f"sizes and a constant of the method. They cover {covered} of the {_count(len(findings), 'run')} of this "
+        f"{one}, with L = {smoothness:.4g}. "
+        "A bound holds for every function with that L, so most runs are far below it."
     )
 
 
