@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ import torch
 from support.families import FAMILIES
 from support.rational import combine, exact, inner, min_norm_square
 from support.table import ROWS, Row
+from torch import Tensor
 
 import paretograd as pg
 from paretograd.certificates.direction import Verdict
@@ -194,23 +195,27 @@ def test_the_bracket_is_rigorous_for_tiny_gammas(power: int) -> None:
         assert high <= 10.0 * max(10.0**-power, 6e-8) * np.abs(rows).max()
 
 
-def families() -> Iterator[tuple[str, int, int]]:
+@cache
+def gramians() -> list[tuple[str, int, Tensor]]:
+    """Of every family with 2, 3 and 6 objectives, made once in a process."""
+    found = []
     for name, family in FAMILIES.items():
         for m in (2, 3, 6):
             low, high = family.columns(m)
             if family.min_m <= m <= (family.max_m or m):
-                yield name, m, low if high is not None else max(low, m)
+                J = family.make(m, low if high is not None else max(low, m), 0)
+                found.append((name, m, pg.gramian(J)))
+    return found
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 def test_no_rule_is_said_to_break_its_promise(row: Row) -> None:
     """And on regular gradients every rule is said to keep it."""
     regular = ("gaussian", "similar_norm", "well_conditioned", "conflicting", "moderately_scaled", "orthogonal")
-    for name, m, n in families():
+    for name, m, G in gramians():
         if not row.fits(m):
             continue
-        J = FAMILIES[name].make(m, n, 0)
-        G, rule = pg.gramian(J), row.make()
+        rule = row.make()
         solution = rule.solve(G)
         if solution.status is pg.Status.INACCURATE:
             continue  # it says so itself

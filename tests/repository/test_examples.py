@@ -104,10 +104,10 @@ def test_amp_overflow(script: Callable[..., str]) -> None:
 
 
 @pytest.mark.slow
-def test_distributed(tmp_path: Path) -> None:
+def test_distributed(script: Callable[..., str], tmp_path: Path) -> None:
     """Two processes print the numbers of one, to ten digits, however the model is shared."""
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
-    alone = run("distributed.py", "--steps", "8", folder=tmp_path)
+    alone = script("distributed.py", "--steps", "8")
     assert alone.startswith("1 process(es)")
     for options in ((), ("--fsdp",)):
         printed = run("distributed.py", "--steps", "8", *options, folder=tmp_path, launcher=launcher)
