@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import torch
 from marks import between_marks
 from matplotlib.axes import Axes
-from matplotlib.patches import Wedge
+from matplotlib.patches import FancyBboxPatch, Wedge
 
 import paretograd as pg
 from paretograd.reports import flowchart
@@ -43,6 +43,58 @@ DIRECTIONS = {
     "UPGrad": (pg.UPGrad(), "#1f5fbf", (6, 3), "left"),
     "MGDA": (pg.MGDA(), "#d35400", (-9, -8), "right"),
 }
+
+#: The layers of src/paretograd in the order of pyproject.toml, in bands: title, explanation, colour, and for each layer
+#: what it is for. A test compares the layers with pyproject.toml.
+BANDS = (
+    (
+        "Studies",
+        "commands and pages",
+        "#D9CFE3",
+        {"cli": "commands", "experiments": "studies", "reports": "tables, figures"},
+    ),
+    (
+        "Engines",
+        "training and descent",
+        "#CFE2F3",
+        {
+            "federated": "server, clients",
+            "descent": "pg.descend",
+            "problems": "tasks and data",
+            "distributed": "processes",
+            "autograd": "pg.backward",
+        },
+    ),
+    (
+        "Rules",
+        "and their framework",
+        "#D9EAD3",
+        {
+            "certification": "pg.certify",
+            "aggregators": "every rule",
+            "schedules": "rule by step",
+            "subproblem": "design: s, r",
+        },
+    ),
+    (
+        "Theory",
+        "promises, verdicts",
+        "#F4CCCC",
+        {"certificates": "verdicts", "guarantees": "the theorems"},
+    ),
+    (
+        "Numerics",
+        "solvers and geometry",
+        "#FCE5CD",
+        {"solvers": "exact weights", "checks": "parameters", "geometry": "Gramians", "solution": "status"},
+    ),
+    (
+        "Foundations",
+        "used everywhere",
+        "#E4E4E4",
+        {"disk": "atomic files", "plain": "JSON states", "callers": "warnings", "errors": "exceptions"},
+    ),
+)
 
 
 def save(figure: plt.Figure, name: str) -> None:
@@ -171,6 +223,40 @@ def theorems() -> None:
     COVERAGE_PAGE.write_text(between_marks(text, to_markdown(found)), encoding="utf-8")
 
 
+def layers() -> None:
+    """Draw the layers of the package in bands: a layer imports only what lies to its right, or in a band below."""
+    width, gap, height, step, left = 1.12, 0.09, 0.56, 0.84, 1.75
+    right, top = left + 5 * (width + gap), step * len(BANDS)
+    figure, axes = plt.subplots(figsize=(right + 0.1, top + 0.1))
+    figure.subplots_adjust(0.0, 0.0, 1.0, 1.0)
+    axes.set(xlim=(-0.05, right + 0.05), ylim=(-0.05, top + 0.05))
+    axes.axis("off")
+    rounded = "round,pad=0,rounding_size=0.07"
+    for row, (title, caption, colour, names) in enumerate(BANDS):
+        y = top - step * row - step / 2
+        band = FancyBboxPatch((0.0, y - 0.37), right, 0.74, rounded, facecolor=colour, alpha=0.45, lw=0)
+        axes.add_patch(band)
+        axes.text(0.15, y + 0.12, title, va="center", weight="bold", size=11.0)
+        axes.text(0.15, y - 0.14, caption, va="center", size=9.5)
+        for column, (name, purpose) in enumerate(names.items()):
+            x = left + column * (width + gap)
+            corner = (x, y - height / 2)
+            box = FancyBboxPatch(corner, width, height, rounded, facecolor=colour, edgecolor="black", lw=1.0)
+            box.set_gid(f"layer-{name}")
+            axes.add_patch(box)
+            axes.text(x + width / 2, y + 0.11, name, ha="center", va="center", weight="bold", size=10.0)
+            axes.text(x + width / 2, y - 0.13, purpose, ha="center", va="center", size=9.0)
+    axes.text(
+        right - 0.15, top - step / 2, "imports go $\\rightarrow$ and $\\downarrow$", ha="right", va="center", size=11.0
+    )
+    theory = [title for title, *_ in BANDS].index("Theory")
+    x, y = left + width / 2, top - step * theory - step / 2 - height / 2
+    style = {"arrowstyle": "-|>", "color": "#b00020", "lw": 1.6, "ls": (0, (3, 2)), "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", xy=(x, y - step + height), xytext=(x, y), arrowprops=style | {"mutation_scale": 11})
+    axes.text(x + 0.12, y - (step - height) / 2, "never imports", va="center", size=9.0, color="#b00020")
+    save(figure, "layers")
+
+
 if __name__ == "__main__":
     ASSETS.mkdir(exist_ok=True)
     with plt.rc_context(STYLE):
@@ -178,3 +264,4 @@ if __name__ == "__main__":
         dials()
         attacked()
         theorems()
+        layers()
