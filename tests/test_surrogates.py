@@ -152,10 +152,13 @@ def test_wrong_weights_in_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("preference", [[1.0, 2.0, 3.0], [0.2, 0.1, 0.1], [0.0, 1.0, 0.0], [5.0, 0.0, 0.1]])
 @pytest.mark.parametrize("make", [pg.UPGrad, pg.DualProj])
-def test_preferences_have_a_constant_for_the_sum(make: type[pg.UPGrad], preference: list[float]) -> None:
-    """c = 1 / max(1, |u|_1) for F the sum: it is promised, and holds."""
+def test_preferences_have_a_constant_for_the_sum(
+    make: type[pg.UPGrad] | type[pg.DualProj], preference: list[float]
+) -> None:
+    """c = 1 / max(1, |u|_1) for UPGrad, 1 / max_k u_k for DualProj: it is promised, and holds."""
     rule = make(preference)
-    assert (rule.guarantee.F, rule.guarantee.alignment) == (SUM, 1.0 / max(1.0, sum(preference)))
+    constant = 1.0 / (max(1.0, sum(preference)) if make is pg.UPGrad else max(preference))
+    assert rule.guarantee.constant_for(SUM) == constant
     for name in ("gaussian", "conflicting", "moderately_scaled", "badly_scaled_conflicting", "duplicate_rows"):
         for seed in range(10):
             check_promises(rule, FAMILIES[name].make(3, 4, seed))

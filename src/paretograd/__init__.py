@@ -8,19 +8,26 @@ tensor([0.4000, 0.7000])
 
 from paretograd import descent, distributed, subproblem
 from paretograd.aggregators.base import Aggregator, Description, GramianAggregator
+from paretograd.aggregators.baselines import RGW, ClippedMGDA
 from paretograd.aggregators.blend import Blend
-from paretograd.aggregators.cagrad import CAGrad
-from paretograd.aggregators.dual_cone import DualProj, GreedyDCP, UPGrad
+from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
-from paretograd.aggregators.mean import Mean
-from paretograd.aggregators.mgda import MGDA, CappedMGDA, ClippedMGDA
 from paretograd.aggregators.mixed import Mixed
+from paretograd.aggregators.named import (
+    MGDA,
+    CAGrad,
+    CappedMGDA,
+    ChiSquareMGDA,
+    DualProj,
+    EntropicMGDA,
+    Mean,
+    PowerMean,
+    SpectralMGDA,
+)
 from paretograd.aggregators.normalized import Normalized
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
-from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL, PowerMean
+from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL
 from paretograd.aggregators.registry import get, names
-from paretograd.aggregators.rgw import RGW
-from paretograd.aggregators.risk_mgda import ChiSquareMGDA, EntropicMGDA, SpectralMGDA
 from paretograd.aggregators.subproblem import Subproblem, SubproblemSolution
 from paretograd.autograd.backward import backward
 from paretograd.autograd.gramian import gramian

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -155,6 +155,18 @@ class Hypothesis:
         )
 
 
+#: Note of a rule that Theorem 1 covers with a step that depends on the weights.
+DYNAMIC_STEP = "With step 1/(L |w|_1), that is the starred variant with a constant step."
+
+
+class Alternative(NamedTuple):
+    """Another result that covers a rule, with a constant c of condition (A) for another F."""
+
+    theorem: str
+    alignment: float
+    F: Surrogate
+
+
 @dataclass(frozen=True)
 class Guarantee:
     """Properties that a rule guarantees for every Jacobian.
@@ -165,12 +177,14 @@ class Guarantee:
         in_cone: the weights are non-negative.
         in_hull: the weights are non-negative and sum to one.
         beyond_hull: the weights are non-negative and sum to at least one, so that ``|d| >= gamma``.
-        alignment: the constant c of condition (A), ``<d, grad F> >= c |d|^2``; None if there is none.
+        alignment: the constant c of condition (A), ``<d, grad F> >= c |d|^2``; None if there is none. It is the
+            strongest that is proved, and may be better than the theorem's own.
         F: the surrogate function to which the constant refers.
         degree: ``A(t J) = t ** degree * A(J)`` for t > 0; None if there is no such degree.
         equivariant: permuting the objectives does not change the direction.
         note: conditions on which the guarantee depends, in words.
         hypotheses: the hypotheses of Theorem 4 with their evidence, for a rule built from s and r; otherwise empty.
+        alternatives: constants for other F, for instance to find one F for several rules.
     """
 
     theorem: str | None = None
@@ -184,6 +198,7 @@ class Guarantee:
     equivariant: bool = True
     note: str = ""
     hypotheses: tuple[Hypothesis, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
 
     def __post_init__(self) -> None:
         if self.in_hull and not self.beyond_hull:
@@ -205,6 +220,19 @@ class Guarantee:
         """
         return self.non_conflicting and self.in_cone and (self.alignment is None or not self.beyond_hull)
 
+    def constant_for(self, F: Surrogate) -> float | None:
+        """Return the largest constant c of condition (A) that is proved for F and any m; None if there is none.
+
+        Condition (A) for the mean implies the same for the sum, m times the mean: ``<d, grad sum> >= m c |d|^2``.
+        """
+        served = (F, MEAN) if F == SUM else (F,)
+        known = [one.alignment for one in self.alternatives if one.F in served]
+        if self.F in served and self.alignment is not None:
+            known.append(self.alignment)
+        if F == SUM and self.non_conflicting and self.in_hull:
+            known.append(THEOREM_2.alignment)
+        return max(known, default=None)
+
     @property
     def rate(self) -> str:
         """The guaranteed rate of convergence to Pareto stationarity, or a dash."""
@@ -224,6 +252,25 @@ class Guarantee:
             equivariant=all(promise.equivariant for promise in promises),
         )
 
+    @classmethod
+    def common_alignment(cls, promises: Sequence[Guarantee]) -> Alternative | None:
+        """Return an F for which all given rules satisfy (A), and the smallest c; None if there is no such F.
+
+        As theorem it names the one that all of them have for this F, or else Corollary 1.
+        """
+        for F in dict.fromkeys((*(promise.F for promise in promises), SUM)):
+            constants = [promise.constant_for(F) for promise in promises]
+            known = [c for c in constants if c is not None]
+            if len(known) == len(promises):
+                theorem = promises[0].theorem
+                shared = theorem is not None and all(promise._names(theorem, F) for promise in promises)
+                return Alternative(theorem if shared and theorem is not None else "thm:PS-cvx", min(known), F)
+        return None
+
+    def _names(self, theorem: str, F: Surrogate) -> bool:
+        """Return True if the guarantee, or an alternative, is this result for this F."""
+        return (theorem, F) in ((self.theorem, self.F), *((one.theorem, one.F) for one in self.alternatives))
+
     def normalized(self) -> Guarantee:
         """Return the guarantee of the starred variant, whose weights are divided by the sum of their magnitudes."""
         if self.in_hull:
@@ -231,10 +278,16 @@ class Guarantee:
         degree = None if self.degree is None else 1.0
         if not self.in_cone:
             return replace(self, degree=degree, theorem=None, alignment=None)
-        starred = replace(self, degree=degree, in_hull=True, beyond_hull=True, note="")
+        starred = replace(self, degree=degree, in_hull=True, beyond_hull=True, note="", alternatives=())
+        # <d/s, grad F> >= c |d|^2 / s = c s |d/s|^2 for s = |w|_1, and s >= 1 beyond the hull
+        aligned = self.alignment is not None and self.beyond_hull
         if self.non_conflicting:
-            return replace(starred, theorem="thm:cvg_nonconflict", alignment=1.0, F=SUM)
-        if self.alignment is not None and self.beyond_hull:
-            # <d/s, grad F> >= c |d|^2 / s = c s |d/s|^2, and s = |w|_1 >= 1
-            return replace(starred, theorem="thm:PS-cvx")
-        return replace(starred, theorem=None, alignment=None)
+            starred = replace(starred, theorem="thm:cvg_nonconflict")
+            if aligned and self.F != SUM:
+                return replace(starred, alternatives=(THEOREM_2,))
+            return replace(starred, alignment=1.0, F=SUM)
+        return replace(starred, theorem="thm:PS-cvx") if aligned else replace(starred, theorem=None, alignment=None)
+
+
+#: What Theorem 2 itself says of every non-conflicting direction in the convex hull.
+THEOREM_2 = Alternative("thm:cvg_nonconflict", 1.0, SUM)

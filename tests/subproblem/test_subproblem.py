@@ -187,8 +187,9 @@ def test_cvxpy_atoms_with_whims() -> None:
 @pytest.mark.parametrize(
     ("s", "theorem", "hull"),
     [
-        (sp.Linear(), "thm:PSreg", True),
-        (sp.WorstCase(), "thm:PSreg", True),
+        (sp.Linear(), "thm:PS-cvx", True),
+        (sp.WorstCase(), "thm:cvg_nonconflict", True),
+        (sp.NonConflicting(), "thm:PS_proj_cvg", False),
         (sp.Entropic(1.0), "thm:PSreg", True),
         (sp.MinusPowerMean(0.0), "thm:PSreg", False),
         (sp.Smooth(soft_worst_case, risk=True), "thm:PSreg", True),
@@ -210,7 +211,9 @@ def test_what_theorem_4_does_not_cover_says_why() -> None:
     assert ball.theorem is None
     assert "half the squared norm" in ball.note
     assert [h.text for h in ball.hypotheses if not h.holds] == ["r(rho) >= rho^2 / 2"]
-    assert pg.Subproblem(sp.WorstCase(), sp.MeanBall(0.5)).guarantee.theorem is None
+    around = pg.Subproblem(sp.Smooth(lambda x: -x.sum()), sp.MeanBall(1.5)).guarantee
+    assert around.theorem is None
+    assert "ball around the mean" in around.note
     loose = pg.Subproblem(lambda x: -x.log().sum(), strict=False).guarantee
     assert loose.theorem is None
     assert "s(0) = 0" in loose.note

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -11,10 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from paretograd.aggregators.inexact import warn_if_inexact
-from paretograd.aggregators.module import AggregatorModule
+from paretograd.callers import callers_level
 from paretograd.checks import shown_value
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import (
@@ -30,6 +31,7 @@ from paretograd.geometry.gramian import (
 from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
 from paretograd.geometry.validation import check_gramian
 from paretograd.guarantees import Guarantee
+from paretograd.plain import from_json, to_json
 from paretograd.solution import Outcome, Solution, Status
 
 
@@ -72,7 +74,7 @@ class Aggregator(ABC):
         """The same for callers who hand on the weights alone: it warns where they are not exact."""
         outcome = self._answer(G, eps)
         if not outcome.status.ok:
-            warn_if_inexact(self, outcome.status, outcome.residual, eps)
+            _warn_if_inexact(self, outcome.status, outcome.residual, eps)
         return outcome
 
     def solve(self, gramian: Tensor) -> Solution:
@@ -101,7 +103,7 @@ class Aggregator(ABC):
             return as_tensor(self._outcome(array, eps).weights, gramian)
         solution = self.solve(gramian)
         if not solution.status.ok:
-            warn_if_inexact(self, solution.status, solution.residual, eps)
+            _warn_if_inexact(self, solution.status, solution.residual, eps)
         return solution.weights
 
     def __call__(self, jacobian: Tensor) -> Tensor:
@@ -186,6 +188,65 @@ class GramianAggregator(Aggregator):
         return outcome
 
 
+class AggregatorModule(nn.Module):
+    """A module without parameters whose `state_dict` holds the state of a rule.
+
+    The state is one tensor of bytes, JSON in UTF-8: `torch.load` reads it with ``weights_only=True``, and a loop over
+    the entries of a `state_dict` finds nothing but tensors.
+
+    Args:
+        aggregator: the rule; it stays as it is, and `backward` takes either.
+    """
+
+    def __init__(self, aggregator: Aggregator) -> None:
+        super().__init__()
+        self.aggregator = aggregator
+
+    def forward(self, jacobian: Tensor) -> Tensor:
+        """The rule's direction, shape ``(..., n)``, from a Jacobian of shape ``(..., m, n)``."""
+        return self.aggregator(jacobian)
+
+    def get_extra_state(self) -> Tensor:
+        """What the module adds to a `state_dict`."""
+        text = to_json(self.aggregator.state_dict())
+        return torch.from_numpy(np.frombuffer(bytearray(text.encode()), dtype=np.uint8))
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Restore what `get_extra_state` returned."""
+        found = from_json(state.cpu().numpy().tobytes().decode(errors="replace"))
+        try:
+            self.aggregator.load_state_dict(found)
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            if isinstance(error, ParameterError):
+                raise
+            raise ParameterError(f"the state of {self.aggregator!r} cannot be loaded ({error!r})") from error
+
+    def extra_repr(self) -> str:
+        return repr(self.aggregator)
+
+
+def _warn_if_inexact(rule: object, status: Status, residual: float, eps: float) -> None:
+    """Warn where a solve ended INACCURATE by more than `_NEGLIGIBLE` and than the rounding of its Gramian.
+
+    The residual is told by its power of ten: Python shows the same words once for each place, so that a training loop
+    gets a few lines and not one for each step.
+
+    Args:
+        rule: whose weights they are.
+        status: of the solve.
+        residual: of the solve.
+        eps: relative rounding of the Gramian's entries.
+    """
+    if status is not Status.INACCURATE or residual <= max(_NEGLIGIBLE, eps):
+        return
+    size = f"up to 1e{math.ceil(math.log10(residual)):+03d}" if math.isfinite(residual) else str(residual)
+    warnings.warn(
+        f"inexact weights: {rule!r} did not solve its problem to rounding, the residual is {size}, and the direction "
+        "may be off by as much. rule.solve(G) on the Gramian tells more, and pg.certify(G, weights) what still holds",
+        stacklevel=callers_level(),
+    )
+
+
 def _read(gramian: Tensor) -> tuple[Array, float]:
     """The checked values, and the rounding error that their dtype stands for."""
     check_gramian(gramian)
@@ -198,6 +259,9 @@ def as_tensor(weights: Array, like: Tensor) -> Tensor:
         return torch.from_numpy(weights.astype(np.float32))
     return torch.from_numpy(weights).to(dtype=like.dtype, device=like.device)
 
+
+#: Residuals up to this stay below what a float64 Gramian resolves of lengths: they change no step that is taken.
+_NEGLIGIBLE = 1e-8
 
 #: Rounding error of a Gramian's entries by dtype.
 _EPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}

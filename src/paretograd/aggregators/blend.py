@@ -14,7 +14,7 @@ from paretograd.aggregators.base import Aggregator, Description
 from paretograd.checks import as_weights, shown_value
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
-from paretograd.guarantees import MEAN, SUM, Guarantee
+from paretograd.guarantees import Guarantee
 from paretograd.solution import SEVERITY, Outcome
 
 
@@ -59,17 +59,12 @@ class Blend(Aggregator):
         ]
         if len(parts) == 1:
             return parts[0]
-        common = Guarantee.shared(parts)
-        if common.non_conflicting and common.in_hull:
-            return replace(common, theorem="thm:cvg_nonconflict", alignment=1.0)
-        constants = [part.alignment for part in parts if part.alignment is not None]
-        surrogates = {part.F for part in parts}
-        shared = len(surrogates) == 1 or surrogates <= {SUM, MEAN}
-        if len(constants) < len(parts) or not shared or not common.beyond_hull:
+        common, aligned = Guarantee.shared(parts), Guarantee.common_alignment(parts)
+        if aligned is None or not common.beyond_hull:
             return replace(common, note="The parts share no condition (A).")
-        # For F the sum, a part that promises c for the mean has c m >= c, as <d, grad mean> >= 0 there.
-        F = surrogates.pop() if len(surrogates) == 1 else SUM
-        return replace(common, theorem="thm:PS-cvx", alignment=min(constants), F=F)
+        safe = common.non_conflicting and common.in_hull
+        theorem = "thm:cvg_nonconflict" if safe else "thm:PS-cvx"
+        return replace(common, theorem=theorem, alignment=aligned.alignment, F=aligned.F)
 
     @contextmanager
     def one_step(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Rules that project onto the dual cone: UPGrad, DualProj and Greedy-DCP."""
+"""Rules that project each gradient onto the dual cone: UPGrad and Greedy-DCP."""
 
 from __future__ import annotations
 
@@ -14,43 +14,13 @@ from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, outcome_of
-from paretograd.solvers.dual_cone import project_and_average, project_dual_cone, project_gradients
+from paretograd.solvers.dual_cone import project_and_average, project_gradients
 
 #: <d, q> = |d|^2 for a projection d of q, and <d, grad F> >= <d, q> as d conflicts with no gradient: c = 1.
 _PROJECTED = Guarantee("thm:PS_proj_cvg", non_conflicting=True, in_cone=True, beyond_hull=True, alignment=1.0)
 
 
-class _Preferring(GramianAggregator):
-    """What UPGrad and DualProj share: weights of an average, which the user may prefer to be uneven."""
-
-    def __init__(self, preference: Sequence[float] | Tensor | None = None) -> None:
-        self.preference = None if preference is None else as_weights(preference, "preference").tolist()
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """Corollary 2, with a constant that holds for any preference u.
-
-        F is the sum, as for the uniform one. With ``p_k`` the projection of ``g_k``, UPGrad has ``<p_k, grad F> >=
-        <p_k, g_k> = |p_k|^2``, as ``p_k`` conflicts with no gradient, and ``|sum_k u_k p_k|^2 <= |u|_1 sum_k u_k
-        |p_k|^2``: c = 1 / |u|_1. DualProj has ``max_k u_k <d, grad F> >= <d, J.T u> = |d|^2``: c = 1 / max_k u_k.
-        (For F = sum_k u_k f_k, DualProj has c = 1; for UPGrad the same proof gives 1/m.)
-        """
-        if self.preference is None:
-            return _PROJECTED
-        total = sum(self.preference)
-        return replace(
-            _PROJECTED,
-            beyond_hull=total >= 1.0 - 1e-12,
-            alignment=1.0 / max(1.0, total),
-            equivariant=False,
-            note="" if abs(total - 1.0) < 1e-12 else "The preference does not sum to 1: the step scales with its sum.",
-        )
-
-    def _average(self, m: int) -> Array:
-        return np.full(m, 1.0 / m) if self.preference is None else as_weights(self.preference, "preference", m)
-
-
-class UPGrad(_Preferring):
+class UPGrad(GramianAggregator):
     r"""Unconflicting projection: project every gradient onto the dual cone, then average.
 
     $$ d = \frac1m \sum_k p_k, \qquad p_k = \mathrm{proj}_{\{d : J d \ge 0\}}(g_k) $$
@@ -68,36 +38,36 @@ class UPGrad(_Preferring):
         when="A good first choice: no objective goes up, and every gradient contributes in proportion to its norm.",
     )
 
+    def __init__(self, preference: Sequence[float] | Tensor | None = None) -> None:
+        self.preference = None if preference is None else as_weights(preference, "preference").tolist()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Corollary 2, with a constant that holds for any preference u.
+
+        F is the sum, as for the uniform one. With ``p_k`` the projection of ``g_k``, ``<p_k, grad F> >= <p_k, g_k> =
+        |p_k|^2``, as ``p_k`` conflicts with no gradient, and ``|sum_k u_k p_k|^2 <= |u|_1 sum_k u_k |p_k|^2``: c = 1 /
+        |u|_1. (For F = sum_k u_k f_k the same proof gives 1/m.)
+        """
+        if self.preference is None:
+            return _PROJECTED
+        total = sum(self.preference)
+        return replace(
+            _PROJECTED,
+            beyond_hull=total >= 1.0 - 1e-12,
+            alignment=1.0 / max(1.0, total),
+            equivariant=False,
+            note="" if abs(total - 1.0) < 1e-12 else "The preference does not sum to 1: the step scales with its sum.",
+        )
+
+    def _average(self, m: int) -> Array:
+        return np.full(m, 1.0 / m) if self.preference is None else as_weights(self.preference, "preference", m)
+
     def _solve(self, unit: UnitGramian) -> Outcome:
         return outcome_of(project_and_average(unit, self._average(unit.m)))
 
     def _solve_least(self, unit: UnitGramian) -> Outcome:
         return outcome_of(project_and_average(unit, self._average(unit.m), least=True))
-
-
-class DualProj(_Preferring):
-    r"""Project the mean gradient onto the dual cone.
-
-    $$ d = \mathrm{proj}_{\{d : J d \ge 0\}}\Big(\frac1m \sum_k g_k\Big) $$
-
-    Args:
-        preference: weights of the average, non-negative; None for 1/m each.
-    """
-
-    name = "dualproj"
-    label = "DualProj"
-    description = Description(
-        formula="d = projection of (1/m) sum_k g_k onto {d : J d >= 0}",
-        reference="Lopez-Paz and Ranzato 2017, arXiv:1706.08840 (GEM)",
-        paper="Table 1, DualProj; Corollary 2",
-        when="You would use the mean, and only want it changed where some objective would go up.",
-    )
-
-    def _solve(self, unit: UnitGramian) -> Outcome:
-        return outcome_of(project_dual_cone(unit, self._average(unit.m)))
-
-    def _solve_least(self, unit: UnitGramian) -> Outcome:
-        return outcome_of(project_dual_cone(unit, self._average(unit.m), least=True))
 
 
 class GreedyDCP(GramianAggregator):
@@ -119,7 +89,7 @@ class GreedyDCP(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """As DualProj; but ties are broken by the order of the objectives."""
+        """As UPGrad; but ties are broken by the order of the objectives."""
         return replace(_PROJECTED, equivariant=False, note="Ties go to the first objective.")
 
     def _solve(self, unit: UnitGramian) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -11,13 +11,12 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, Description
-from paretograd.aggregators.dual_cone import DualProj, UPGrad
-from paretograd.aggregators.mgda import MGDA
-from paretograd.aggregators.pool_guarantee import pool_guarantee
+from paretograd.aggregators.dual_cone import UPGrad
+from paretograd.aggregators.named import MGDA, DualProj
 from paretograd.aggregators.power import NashMTL
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
-from paretograd.guarantees import Guarantee
+from paretograd.guarantees import DYNAMIC_STEP, MEAN, SUM, Guarantee
 from paretograd.schedules import Random, RoundRobin, Schedule, as_schedule
 from paretograd.solution import Outcome, Solution
 
@@ -87,7 +86,7 @@ class Mixed(Aggregator):
         about a run, and need one F for all its steps. There are four cases.
 
         1. All are non-conflicting and in the hull: Theorem 2 asks for nothing else at a step, and its F, the sum, is
-           the same at all of them; c = 1.
+           the same at all of them; c = 1. If all satisfy (A) for the mean, F is the mean, which is stronger.
         2. All satisfy (A) for one F: so does the run, with the least of their c. If some do for the mean and others for
            the sum, F is the sum: $\langle d, \nabla \sum_k f_k \rangle
            = m \langle d, \nabla \frac1m \sum_k f_k \rangle \ge m c \|d\|^2 \ge c \|d\|^2$. The converse would
@@ -103,11 +102,11 @@ class Mixed(Aggregator):
         4. A member that no theorem covers, or whose F is another one, leaves the pool uncovered: a schedule may choose
            it for ever. The note names it.
         """
-        return pool_guarantee(self.pool, [rule.guarantee for rule in self.pool])
+        return _pool_guarantee(self.pool, [rule.guarantee for rule in self.pool])
 
     def _starred_guarantee(self) -> Guarantee:
         """Normalizing what a member answers is normalizing the member."""
-        return pool_guarantee(self.pool, [rule.normalized().guarantee for rule in self.pool])
+        return _pool_guarantee(self.pool, [rule.normalized().guarantee for rule in self.pool])
 
     def one_step(self) -> AbstractContextManager[None]:
         return nullcontext() if self._open is not None else self._new_step()
@@ -225,3 +224,45 @@ def _load_all(parts: Iterable[Aggregator | Schedule], states: Iterable[Mapping[s
             if isinstance(error, ParameterError):
                 raise
             raise ParameterError(f"the state of {part!r} cannot be loaded ({error!r}); nothing was changed") from error
+
+
+def _pool_guarantee(pool: Sequence[Aggregator], promises: Sequence[Guarantee]) -> Guarantee:
+    """Return the guarantee of a pool from those of its members. `Mixed.guarantee` has the proof, case by case."""
+    if len(set(pool)) == 1:
+        return promises[0]
+    common = Guarantee.shared(promises)
+    named = list(zip((rule.label for rule in pool), promises, strict=True))
+    uncovered = dict.fromkeys(label for label, promise in named if promise.theorem is None)
+    if uncovered:
+        return replace(common, note=f"The pool holds {', '.join(uncovered)}, which no theorem covers.")
+    aligned = Guarantee.common_alignment(promises)
+    others = dict.fromkeys(f"{label} has F = {promise.F}" for label, promise in named if not _serves_sum(promise))
+    if others and aligned is None:
+        return replace(common, note=f"No F serves all rules of the pool: {'; '.join(others)}.")
+    if aligned is not None:
+        common = replace(common, alignment=aligned.alignment, F=aligned.F)
+        if common.in_hull and common.non_conflicting:
+            return replace(common, theorem="thm:cvg_nonconflict")
+        if aligned.theorem != "thm:PS-cvx" or all(promise.theorem == "thm:PS-cvx" for promise in promises):
+            return replace(common, theorem=aligned.theorem, note=_notes(named))
+        if common.beyond_hull:
+            return replace(common, theorem="thm:PS-cvx")
+        if common.F == MEAN:
+            common = replace(common, F=SUM)  # (A) for the mean is (A) for the sum; for other weights it is not
+    note = DYNAMIC_STEP if common.non_conflicting and common.in_cone else _notes(named)
+    return replace(common, theorem="thm:PS-fd", note=note)
+
+
+def _serves_sum(promise: Guarantee) -> bool:
+    """Return True if Theorem 1 covers a rule with F the sum."""
+    return promise.F in (SUM, MEAN) or (promise.non_conflicting and promise.in_cone)
+
+
+def _notes(named: Sequence[tuple[str, Guarantee]]) -> str:
+    """What the promises depend on, of those for which a constant step is not enough."""
+    kept = {}
+    for label, promise in named:
+        if not promise.beyond_hull or promise.constant_for(SUM) is None:
+            note = promise.note or (DYNAMIC_STEP if promise.non_conflicting else "")
+            kept[f"{label}: {note}"] = note
+    return " ".join(text for text, note in kept.items() if note)

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.cagrad import CAGrad
-from paretograd.aggregators.dual_cone import DualProj, GreedyDCP, UPGrad
+from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG
-from paretograd.aggregators.mean import Mean
-from paretograd.aggregators.mgda import MGDA, CappedMGDA
+from paretograd.aggregators.named import MGDA, CAGrad, CappedMGDA, DualProj, Mean
 from paretograd.aggregators.power import FairGrad, NashMTL
 from paretograd.aggregators.subproblem import Subproblem
 from paretograd.subproblem import (

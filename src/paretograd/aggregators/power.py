@@ -1,4 +1,4 @@
-"""Rules whose weights solve ``(G w)_k = (omega_k / w_k) ** beta``: power means, Nash-MTL, FairGrad, PIVRG."""
+"""Rules whose weights solve ``(G w)_k = (omega_k / w_k) ** beta``: Nash-MTL, FairGrad and PIVRG."""
 
 from __future__ import annotations
 
@@ -14,51 +14,9 @@ from paretograd.checks import as_number, as_weights
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
-from paretograd.guarantees import MEAN, Guarantee
+from paretograd.guarantees import DYNAMIC_STEP, Guarantee
 from paretograd.solution import Outcome
-from paretograd.solvers.power import power_mean_point, solve_logarithms
-
-_DYNAMIC = "With step 1/(L |w|_1), that is the starred variant with a constant step."
-
-
-class PowerMean(GramianAggregator):
-    r"""The direction that maximises a power mean of the decreases (eq. pmean).
-
-    $$ d = \arg\max_d\; M_p(J d) - \tfrac12 \|d\|^2, \qquad M_p(x) = \Big(\tfrac1m \sum_k x_k^p\Big)^{1/p} $$
-
-    so that $w_k = x_k^{p-1} M_p(x)^{1-p} / m$ with $x = G w$. p = 1 is the mean, p = 0 (the geometric
-    mean) Nash-MTL up to its length, p = -1 FairGrad with alpha = 2 up to its length, p = -inf MGDA. For p < 1
-    every decrease must be non-negative; as p approaches 1 the limit is therefore DualProj, not the mean.
-
-    Args:
-        p: exponent, at most 1; ``-math.inf`` is allowed.
-    """
-
-    name = "power-mean"
-    label = "Power mean"
-    description = Description(
-        formula="w_k = x_k^(p-1) M_p(x)^(1-p) / m  with  x = G w",
-        reference="Hu, Ho and Yu 2026 (the paper)",
-        paper="eq. pmean; Theorem 4",
-        when="A dial between the mean's progress (p near 1) and MGDA's caution (p very negative).",
-    )
-
-    def __init__(self, p: float = 0.0) -> None:
-        self.p = as_number(p, "p")
-        if self.p > 1.0:
-            raise ParameterError(f"p={p:g}: the power mean is concave only for p <= 1 (-inf included)")
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """|d|^2 = w'x = M_p(x) <= mean(x) = <d, grad F>, so that c = 1 (Theorem 4 alone gives 1/2)."""
-        if self.p == 1.0:
-            return Guarantee("thm:PSreg", in_hull=True, alignment=1.0, F=MEAN)
-        if self.p == -math.inf:  # MGDA
-            return Guarantee("thm:cvg_nonconflict", non_conflicting=True, in_hull=True, alignment=1.0)
-        return Guarantee("thm:PSreg", non_conflicting=True, beyond_hull=True, alignment=1.0, F=MEAN)
-
-    def _solve(self, unit: UnitGramian) -> Outcome:
-        return power_mean_point(unit, self.p)
+from paretograd.solvers.power import solve_logarithms
 
 
 class NashMTL(GramianAggregator):
@@ -89,7 +47,7 @@ class NashMTL(GramianAggregator):
     @property
     def guarantee(self) -> Guarantee:
         """Non-conflicting, but of constant length: Theorem 1 with Gamma = |d|/|w|_1 >= gamma and c = 1."""
-        return Guarantee("thm:PS-fd", non_conflicting=True, in_cone=True, degree=0.0, note=_DYNAMIC)
+        return Guarantee("thm:PS-fd", non_conflicting=True, in_cone=True, degree=0.0, note=DYNAMIC_STEP)
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         logs, outcome = solve_logarithms(unit, 1.0)
@@ -130,7 +88,7 @@ class FairGrad(GramianAggregator):
         if self.alpha == 0.0:
             return Guarantee("thm:PS-fd", in_cone=True, beyond_hull=True, alignment=1.0)
         degree = (1.0 - self.alpha) / (1.0 + self.alpha)
-        return Guarantee("thm:PS-fd", non_conflicting=True, in_cone=True, degree=degree, note=_DYNAMIC)
+        return Guarantee("thm:PS-fd", non_conflicting=True, in_cone=True, degree=degree, note=DYNAMIC_STEP)
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         if self.alpha == 0.0:
@@ -199,7 +157,7 @@ class PIVRG(GramianAggregator):
             in_cone=True,
             degree=-1.0 / 3.0,
             equivariant=self.omega is None,
-            note=_DYNAMIC,
+            note=DYNAMIC_STEP,
         )
 
     def _solve(self, unit: UnitGramian) -> Outcome:

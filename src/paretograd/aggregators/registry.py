@@ -9,17 +9,24 @@ from inspect import signature
 from typing import Any
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.cagrad import CAGrad
-from paretograd.aggregators.dual_cone import DualProj, GreedyDCP, UPGrad
+from paretograd.aggregators.baselines import RGW, ClippedMGDA
+from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
-from paretograd.aggregators.mean import Mean
-from paretograd.aggregators.mgda import MGDA, CappedMGDA, ClippedMGDA
 from paretograd.aggregators.mixed import mas_rand, mas_rr
+from paretograd.aggregators.named import (
+    MGDA,
+    CAGrad,
+    CappedMGDA,
+    ChiSquareMGDA,
+    DualProj,
+    EntropicMGDA,
+    Mean,
+    PowerMean,
+    SpectralMGDA,
+)
 from paretograd.aggregators.notation import Written, read_rule, split_list
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
-from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL, PowerMean
-from paretograd.aggregators.rgw import RGW
-from paretograd.aggregators.risk_mgda import ChiSquareMGDA, EntropicMGDA, SpectralMGDA
+from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL
 from paretograd.errors import ParameterError, UnknownNameError
 
 _CLASSES: tuple[type[Aggregator], ...] = (

@@ -14,8 +14,8 @@ from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
 from paretograd.guarantees import MEAN, SUM, Guarantee, Hypothesis, Surrogate
 from paretograd.solution import Outcome, Solution, Status, status_of
-from paretograd.subproblem import regularizers
 from paretograd.subproblem import scalarization as scalar
+from paretograd.subproblem.guarantee import guarantee_of
 from paretograd.subproblem.regularizers import HalfSquare, MeanBall, Regularizer
 from paretograd.subproblem.scalarization import Scalarization
 from paretograd.subproblem.smooth import Smooth
@@ -148,6 +148,8 @@ class Subproblem(Aggregator):
 
     def _surrogate(self, m: int) -> Surrogate | None:
         """Theorem 4's F, by name if it is the mean or the sum; None if it is not known."""
+        if self.s.F is not None:
+            return self.s.F
         phi = self._phi(m)
         if phi is None:
             return None
@@ -167,11 +169,7 @@ class Subproblem(Aggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Theorem 4, if its hypotheses hold.
-
-        Its constant c = 1/2 can be improved: by convexity ``-s(x) >= <lambda, x> = |d|^2 / beta``, so that (A) holds
-        with c = 1 / beta, which is c for the regularizer ``c |d|^2 / 2`` and at least 1/2 for every r of the theorem.
-        """
+        """Theorem 4 if its hypotheses hold, or a sharper result: see `paretograd.subproblem.guarantee`."""
         m = self.m if self.m is not None else next(iter(self._checked), 3)
         try:
             hypotheses = self._hypotheses(m)
@@ -179,37 +177,9 @@ class Subproblem(Aggregator):
             raise ParameterError(
                 f"s fails for m = {m} objectives ({error}); if it is made for another m, pass m"
             ) from error
-        centered = isinstance(self.r, MeanBall)
-        holds = {hypothesis.text: hypothesis.holds for hypothesis in hypotheses}
-        phi, F = self._phi(m), self._surrogate(m)
-        applies = not centered and all(holds.values()) and F is not None
-        conic = holds.get(scalar.DECREASING, False) and not centered
-        plain = self.r.beta == 1.0
-        return Guarantee(
-            "thm:PSreg" if applies else None,
-            non_conflicting=self.s.non_conflicting and not centered,
-            in_cone=conic,
-            in_hull=conic and self.s.risk and plain,
-            beyond_hull=conic and self.s.sums_to_one_at_least and plain,
-            alignment=(1.0 / self.r.beta if self.r.beta is not None else 0.5) if applies else None,
-            F=SUM if F is None else F,
-            degree=self.r.degree if self.s.homogeneous else None,
-            equivariant=phi is not None and bool(np.ptp(phi) <= 1e-12 * np.abs(phi).max()),
-            note=self._note(centered, holds, F),
-            hypotheses=hypotheses,
-        )
-
-    def _note(self, centered: bool, holds: dict[str, bool], F: Surrogate | None) -> str:
-        if centered:
-            return "Theorem 4 does not cover a ball around the mean; see the guarantee of CAGrad."
-        broken = [text for text, good in holds.items() if not good]
-        if broken == [regularizers.ABOVE] and self.s.homogeneous:
-            return "r changes the length of d only: normalized, it is the rule with half the squared norm."
-        if not broken and F is None:
-            return "Not covered: the F of Theorem 4 is <-grad s(0), f>, and the gradient is not known."
-        if broken:
-            return f"Not covered by Theorem 4, which needs: {'; '.join(broken)}."
-        return "" if self.s.sums_to_one_at_least else "The rate needs beta |lambda|_1 bounded away from zero."
+        phi = self._phi(m)
+        symmetric = phi is not None and bool(np.ptp(phi) <= 1e-12 * np.abs(phi).max())
+        return guarantee_of(self.s, self.r, hypotheses, self._surrogate(m), symmetric=symmetric)
 
     def _find(self, G: Array, eps: float, *, least: bool = False) -> tuple[Found, Status]:
         unit = unit_gramian(G, eps)

@@ -8,8 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.module import AggregatorModule
+from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.autograd import processes
 from paretograd.autograd.choice import check_chosen, is_private, listed, sort
 from paretograd.autograd.engine import Engine, Pullback, present

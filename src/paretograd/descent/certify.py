@@ -26,7 +26,7 @@ from paretograd.descent.step_sizes import positive
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
-from paretograd.guarantees import SUM, Surrogate
+from paretograd.guarantees import SUM, Guarantee, Surrogate
 from paretograd.problems.base import Problem
 
 #: Number of points of the Pareto set against which Theorem 3 is checked.
@@ -105,25 +105,27 @@ def certify_run(
     if not isinstance(trajectory, Trajectory):
         raise ParameterError(f"certify_run takes the Trajectory that descend returns; got {type(trajectory).__name__}")
     L = trajectory.smoothness if smoothness is None else positive(smoothness, "smoothness")
-    phi, given = _surrogate(F, trajectory)
+    phi, promise = _surrogate(F, trajectory)
     total = None if L is None else L * float(phi.sum())
     if surrogate_smoothness is not None:
         total = positive(surrogate_smoothness, "surrogate_smoothness")
     surrogate = SmoothSurrogate(phi, math.nan if total is None else total)
     return TrajectoryCertificate(
         f"{trajectory.aggregator} on {trajectory.label}, lr = {trajectory.lr}",
-        tuple(_checks(trajectory, run, L, surrogate, problem, given) for run in range(trajectory.runs)),
+        tuple(_checks(trajectory, run, L, surrogate, problem, promise) for run in range(trajectory.runs)),
         tuple(trajectory.lengths.tolist()),
     )
 
 
 def _checks(
-    trajectory: Trajectory, number: int, L: float | None, F: SmoothSurrogate, problem: Problem | None, promised: bool
+    trajectory: Trajectory,
+    number: int,
+    L: float | None,
+    F: SmoothSurrogate,
+    problem: Problem | None,
+    promise: Guarantee,
 ) -> tuple[RunCheck, ...]:
     run = _recorded(trajectory, number)
-    promise = trajectory.guarantee
-    if not promised:  # its constant is for another F, but its claim about conflicts holds for any
-        promise = replace(promise, alignment=None, note=f"its constant is for F = {promise.F}")
     found = [check_descent_lemma(run, F), check_alignment(run, F), *check_promise(run, F, promise)]
     found.append(check_non_conflicting(run))
     lam, total = averaged_weights(run)
@@ -187,19 +189,26 @@ def _minimise(problem: Problem, lam: Array, first: Array, last: Array, pull: flo
 
 def _surrogate(
     F: Literal["sum", "mean"] | Sequence[float] | Tensor | None, trajectory: Trajectory
-) -> tuple[Array, bool]:
-    """Return phi, and whether the guarantee's constant is for this F."""
+) -> tuple[Array, Guarantee]:
+    """Return phi and the guarantee for this F.
+
+    Its claim about conflicts holds for any F. Its constant may be for another one.
+    """
     m, promise = trajectory.m, trajectory.guarantee
     own = (SUM if promise.rescaled else promise.F).phi(m)
     if F is None:
-        return own, True
+        return own, promise
+    constant = None
     if not isinstance(F, str):
         phi = as_weights(F, "F", m)
     elif F in ("sum", "mean"):
-        phi = Surrogate(F).phi(m)
+        phi, constant = Surrogate(F).phi(m), promise.constant_for(Surrogate(F))
     else:
         raise ParameterError(f"F={F!r}: use 'sum', 'mean' or one weight per objective")
-    return phi, bool(np.allclose(phi, own, rtol=1e-12, atol=0.0))
+    if np.allclose(phi, own, rtol=1e-12, atol=0.0):
+        return phi, promise
+    note = promise.note if constant is not None else f"its constant is for F = {promise.F}"
+    return phi, replace(promise, alignment=constant, note=note)
 
 
 def _doubt(check: RunCheck) -> tuple[int, float]:

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.dual_cone import DualProj, UPGrad
-from paretograd.aggregators.mean import Mean
-from paretograd.aggregators.mgda import MGDA
+from paretograd.aggregators.dual_cone import UPGrad
 from paretograd.aggregators.mixed import Mixed
+from paretograd.aggregators.named import MGDA, DualProj, Mean
 from paretograd.aggregators.normalized import Normalized
 from paretograd.aggregators.power import NashMTL
 from paretograd.descent.evaluation import EPS, Evaluation, all_true, combine, inner, least, most, norm
@@ -107,7 +106,7 @@ def closed_form(aggregator: Aggregator) -> Formula | None:
     if isinstance(aggregator, Normalized):
         base = closed_form(aggregator.aggregator)
         return None if base is None else lambda G, lengths: _normalized(base(G, lengths))
-    if type(aggregator) is Mean and aggregator._fixed is None:
+    if type(aggregator) is Mean and aggregator.s.weights is None:
         return lambda G, lengths: np.full((len(G), 2), 0.5)
     if type(aggregator) is UPGrad and aggregator.preference is None:
         return _upgrad

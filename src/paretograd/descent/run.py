@@ -250,7 +250,7 @@ def _description(setting: loop.Setting) -> dict[str, Any]:
         "convex": problem.convex,
         "least": tuple(problem.least),
         "aggregator": setting.aggregator.label,
-        "guarantee": replace(promise, F=promise.F.at(problem.m), hypotheses=()),
+        "guarantee": replace(promise, F=promise.F.at(problem.m), hypotheses=(), alternatives=()),
         "dtype": str(setting.dtype).removeprefix("torch."),
         "front": front(_FRONT).double().numpy() if front is not None else np.empty((0, problem.m)),
     }

@@ -177,6 +177,7 @@ class Trajectory:
         promise = self.guarantee
         F = promise.F if promise.F in (SUM, MEAN) else promise.F.phi(self.m).tolist()
         guarantee = asdict(replace(promise, F=SUM)) | {"F": F if isinstance(F, list) else str(F)}
+        del guarantee["alternatives"]
         words |= {"reasons": [stop.name for stop in self.reasons], "guarantee": guarantee}
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         return archive.write(path, {"format": _FORMAT, "words": to_json(words), **arrays}, overwrite)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.mean import Mean
+from paretograd.aggregators.named import Mean
 from paretograd.checks import as_count, as_number
 from paretograd.errors import InfeasibleCapError, InputError, ParameterError
 from paretograd.federated.aggregation import Bound, Combined, Rule, combine_updates

@@ -10,6 +10,7 @@ from paretograd.aggregators.normalized import Normalized
 from paretograd.aggregators.registry import SCHEDULES
 from paretograd.guarantees import Guarantee
 from paretograd.reports import paper_table
+from paretograd.reports.words import short_name
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ def _guarantee(promise: Guarantee) -> list[str]:
     ]
     if promise.alignment is not None:
         lines.append(f"  constant   c = {promise.alignment:.4g} for F = {promise.F}")
+    lines.extend(
+        f"  also       c = {one.alignment:.4g} for F = {one.F} ({short_name(one.theorem)})"
+        for one in promise.alternatives
+    )
     lines.append(f"  rate       {promise.rate}")
     return lines + note
 

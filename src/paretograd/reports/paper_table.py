@@ -68,12 +68,9 @@ def framework(rule: Aggregator) -> list[str]:
 
 
 def hypotheses(rule: Aggregator) -> tuple[Hypothesis, ...]:
-    """Theorem 4's hypotheses: the guarantee's own, or those of the rule's row where Theorem 4 covers it."""
+    """Return the hypotheses of Theorem 4 with their evidence, unless a more specific result covers the rule."""
     promise = _plain(rule).guarantee
-    row = row_of(rule)
-    if promise.hypotheses or promise.theorem != "thm:PSreg" or row is None:
-        return promise.hypotheses
-    return row.subproblem().guarantee.hypotheses
+    return promise.hypotheses if promise.theorem in ("thm:PSreg", None) else ()
 
 
 def _plain(rule: Aggregator) -> Aggregator:

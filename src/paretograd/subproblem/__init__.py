@@ -8,11 +8,8 @@ r: `HalfSquare`, `Ball`, `MeanBall`, `Power`, and `Radial` for a function of you
 """
 
 from paretograd.subproblem.convex import Cvxpy
-from paretograd.subproblem.dependent import FromGramian, Lowest
-from paretograd.subproblem.linear import Linear, NonConflicting
-from paretograd.subproblem.power import MinusPowerMean
-from paretograd.subproblem.radial import Radial
-from paretograd.subproblem.regularizers import Ball, HalfSquare, MeanBall, Power, Regularizer
+from paretograd.subproblem.families import FromGramian, Linear, Lowest, MinusPowerMean, NonConflicting
+from paretograd.subproblem.regularizers import Ball, HalfSquare, MeanBall, Power, Radial, Regularizer
 from paretograd.subproblem.risk import ChiSquare, CVaR, Entropic, Spectral, WorstCase
 from paretograd.subproblem.scalarization import Scalarization
 from paretograd.subproblem.smooth import Smooth

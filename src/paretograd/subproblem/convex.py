@@ -14,8 +14,7 @@ from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Evidence, Hypothesis
 from paretograd.solvers.nonneg_qp import factor
 from paretograd.subproblem import probing
-from paretograd.subproblem.scalarization import CONVEX, DECREASING, DualPoint, Quadratic
-from paretograd.subproblem.written import Written
+from paretograd.subproblem.scalarization import CONVEX, DECREASING, DualPoint, Quadratic, Written
 
 
 class Cvxpy(Written):

@@ -11,25 +11,20 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from paretograd.checks import shown_number, shown_value
+from paretograd.checks import as_number, as_weights, shown_number, shown_value
+from paretograd.errors import InfeasibleCapError, ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
-from paretograd.solution import Point
+from paretograd.guarantees import THEOREM_2
+from paretograd.solution import Outcome, Point, Status, outcome_of
 from paretograd.solvers.chi_square import chi_square_min_norm_point
 from paretograd.solvers.entropic import entropic_point
 from paretograd.solvers.min_norm import min_norm_point
 from paretograd.solvers.spectral import capped_min_norm_point, spectral_min_norm_point
-from paretograd.subproblem.dual_sets import (
-    cap_for,
-    capped_spectrum,
-    check_cap,
-    check_radius,
-    check_spectrum,
-    check_temperature,
-    spectral_value,
-    spectrum_for,
-)
 from paretograd.subproblem.scalarization import DualPoint, Family, Quadratic
+
+#: Note of the risk measures between the mean and the worst case.
+BETWEEN = "Not non-conflicting in general: between the mean and MGDA."
 
 
 class CoherentRisk(Family):
@@ -41,6 +36,9 @@ class CoherentRisk(Family):
     @abstractmethod
     def nearest(self, unit: UnitGramian) -> Point:
         """The weights in the set with the least ``|J.T w|``."""
+
+    def shortest(self, unit: UnitGramian, *, least: bool = False) -> Outcome:
+        return outcome_of(self.nearest(unit))
 
     def dual(self, problem: Quadratic) -> DualPoint:
         found = self.nearest(problem.shifted())
@@ -54,6 +52,8 @@ class WorstCase(CoherentRisk):
     formula = "max_k (-x_k)"
     citation = "a maximum of linear functions"
     non_conflicting = True
+    theorem = "thm:cvg_nonconflict"
+    alternatives = (THEOREM_2,)
 
     def value(self, x: Array) -> float:
         return -float(x.min())
@@ -72,15 +72,20 @@ class CVaR(CoherentRisk):
 
     formula = "CVaR_eps(x)"
     citation = "Rockafellar and Uryasev 2000"
+    note: str | None = "Not non-conflicting in general: objectives at the cap may go up."
 
     def __init__(self, cap: float | None = None, eps: float | None = None) -> None:
-        self.cap, self.eps = check_cap(cap, eps)
+        self.cap, self.eps = _check_cap(cap, eps)
+        if self.cap is not None and self.cap >= 1.0:  # the worst case
+            self.non_conflicting, self.note = True, WorstCase.note
+            self.theorem, self.alternatives = WorstCase.theorem, WorstCase.alternatives
 
     def value(self, x: Array) -> float:
-        return spectral_value(x, capped_spectrum(len(x), cap_for(self.cap, self.eps, len(x))))
+        return _spectral_value(x, _capped_spectrum(len(x), _cap_for(self.cap, self.eps, len(x))))
 
     def nearest(self, unit: UnitGramian) -> Point:
-        return capped_min_norm_point(unit, cap_for(self.cap, self.eps, unit.m))
+        cap = _cap_for(self.cap, self.eps, unit.m)
+        return min_norm_point(unit) if cap >= 1.0 else capped_min_norm_point(unit, cap)
 
     def __repr__(self) -> str:
         given = {"cap": self.cap, "eps": self.eps}
@@ -92,23 +97,28 @@ class Spectral(CoherentRisk):
 
     Args:
         spectrum: non-increasing weights >= 0, the first for the worst objective; divided by their sum. Shorter
-            than the number of objectives, it is filled up with zeros.
+            than the number of objectives, it is filled up with zeros. None for the linear spectrum m, m - 1, ..., 1.
     """
 
     formula = "sum_i mu_i (-x)_(i)"
     citation = "Acerbi 2002"
+    note = BETWEEN
 
-    def __init__(self, spectrum: Sequence[float] | Tensor | Array) -> None:
-        self.spectrum = check_spectrum(spectrum)
+    def __init__(self, spectrum: Sequence[float] | Tensor | Array | None = None) -> None:
+        self.spectrum = None if spectrum is None else _check_spectrum(spectrum)
 
     def value(self, x: Array) -> float:
-        return spectral_value(x, spectrum_for(self.spectrum, len(x)))
+        return _spectral_value(x, self._spectrum(len(x)))
 
     def nearest(self, unit: UnitGramian) -> Point:
-        return spectral_min_norm_point(unit, spectrum_for(self.spectrum, unit.m))
+        return spectral_min_norm_point(unit, self._spectrum(unit.m))
+
+    def _spectrum(self, m: int) -> Array:
+        chosen = np.arange(m, 0, -1.0) if self.spectrum is None else self.spectrum
+        return _spectrum_for(chosen / chosen.sum(), m)
 
     def __repr__(self) -> str:
-        return f"Spectral({shown_value(self.spectrum)})"
+        return f"Spectral({'' if self.spectrum is None else shown_value(self.spectrum)})"
 
 
 class ChiSquare(CoherentRisk):
@@ -120,9 +130,10 @@ class ChiSquare(CoherentRisk):
 
     formula = "max over chi2(w) <= radius of <-w, x>"
     citation = "Ben-Tal et al. 2013"
+    note = BETWEEN
 
     def __init__(self, radius: float) -> None:
-        self.radius = check_radius(radius)
+        self.radius = _check_radius(radius)
 
     def value(self, x: Array) -> float:
         # The maximum of <w, y> over the simplex and a ball around its centre, found along the support of w.
@@ -153,19 +164,37 @@ class Entropic(Family):
 
     Args:
         temperature: tau > 0, in the unit of x, which is that of squared gradient norms.
+        relative: measure the temperature in units of the mean squared norm of the gradients, so that it means the same
+            if the losses are rescaled. s then depends on the Gramian, but ``grad s(0)`` does not.
     """
 
     formula = "tau log mean_k exp(-x_k / tau)"
     citation = "Foellmer and Schied 2002"
     risk = True
+    note = BETWEEN
 
-    def __init__(self, temperature: float) -> None:
-        self.temperature = check_temperature(temperature)
+    def __init__(self, temperature: float, relative: bool = False) -> None:
+        self.temperature = _check_temperature(temperature)
+        self.relative = self.homogeneous = relative  # tau grows with x if the gradients do
+
+    def at(self, G: Array) -> Entropic:
+        # A mean of zero means that every gradient is zero: then any temperature will do.
+        return Entropic(self.temperature * (float(G.diagonal().mean()) or 1.0)) if self.relative else self
 
     def value(self, x: Array) -> float:
+        if self.relative:
+            raise NotImplementedError("the temperature depends on the Gramian: take .at(G) first")
         y = -x / self.temperature
         top = float(y.max())
         return self.temperature * (top + float(np.log(np.exp(y - top).mean())))
+
+    def shortest(self, unit: UnitGramian, *, least: bool = False) -> Outcome:
+        if not len(unit.norms):
+            return Outcome(np.full(unit.m, 1.0 / unit.m), Status.STATIONARY)
+        top = float(unit.norms.max())
+        scaled = unit._replace(norms=unit.norms / top)  # no overflow in the squares
+        scale = float(scaled.norms @ scaled.norms) / unit.m if self.relative else 1.0 / top / top
+        return outcome_of(entropic_point(scaled, self.temperature * scale))
 
     def dual(self, problem: Quadratic) -> DualPoint:
         found = entropic_point(problem.shifted(), self.temperature / problem.beta)
@@ -174,4 +203,74 @@ class Entropic(Family):
         return DualPoint(found.weights, self.temperature * divergence, found.residual, found.steps)
 
     def __repr__(self) -> str:
-        return f"Entropic({shown_number(self.temperature)})"
+        return f"Entropic({shown_number(self.temperature)}{', relative=True' if self.relative else ''})"
+
+
+def _check_cap(cap: float | None, eps: float | None) -> tuple[float | None, float | None]:
+    """Exactly one of cap > 0 and eps in (0, 1]."""
+    if (cap is None) == (eps is None):
+        raise ParameterError("give either cap, the largest weight, or eps, the tail fraction, such as cap=0.2")
+    if cap is not None and not as_number(cap, "cap") > 0.0:
+        raise ParameterError(f"cap={cap:g}: the largest weight must be above 0 (and at least 1/m)")
+    if eps is not None and not 0.0 < as_number(eps, "eps") <= 1.0:
+        raise ParameterError(f"eps={eps:g}: the tail fraction lies in (0, 1]; 1 is the mean, 1/m and below is MGDA")
+    return cap, eps
+
+
+def _cap_for(cap: float | None, eps: float | None, m: int) -> float:
+    """The largest weight for m objectives; raises where no weights below it sum to one."""
+    found = cap if cap is not None else 1.0 / (eps * m)  # type: ignore[operator]
+    if found * m < 1.0 - 1e-12:
+        raise InfeasibleCapError(
+            f"cap={found:g} leaves no weights that sum to 1 for m={m} objectives; "
+            f"the smallest feasible cap is 1/m = {1 / m:.4g}"
+        )
+    return found
+
+
+def _capped_spectrum(m: int, cap: float) -> Array:
+    """The weights of the sorted losses that CVaR stands for: the cap as often as it fits, then the rest."""
+    return np.asarray(np.diff(np.minimum(cap * np.arange(m + 1), 1.0)))
+
+
+def _spectral_value(x: Array, spectrum: Array) -> float:
+    """``sum_i spectrum_i (-x)_(i)``, the largest of -x first."""
+    return -float(spectrum @ np.sort(x))
+
+
+def _check_spectrum(spectrum: Sequence[float] | Tensor | Array) -> Array:
+    """A non-increasing vector of weights, divided by its sum."""
+    weights = as_weights(spectrum, "spectrum")
+    if (np.diff(weights) > 0.0).any():
+        raise ParameterError(
+            f"spectrum={weights.tolist()} must not increase: the first weight is for the worst objective, and s is "
+            "convex only if worse ones weigh more. Sort it in decreasing order"
+        )
+    return np.asarray(weights / weights.sum())
+
+
+def _spectrum_for(spectrum: Array, m: int) -> Array:
+    """The spectrum for m objectives: filled up with zeros."""
+    if len(spectrum) > m and spectrum[m:].any():
+        raise ParameterError(
+            f"spectrum has {len(spectrum)} weights, but there are m = {m} objectives; give at most {m}"
+        )
+    full = np.zeros(m)
+    full[: min(m, len(spectrum))] = spectrum[:m]
+    return full
+
+
+def _check_radius(radius: float) -> float:
+    """A chi-square radius, at least 0."""
+    if not as_number(radius, "radius") >= 0.0:
+        raise ParameterError(f"radius={radius:g}: a divergence is >= 0; 0 is the mean, m - 1 and more is MGDA")
+    return float(radius)
+
+
+def _check_temperature(temperature: float) -> float:
+    """A temperature, finite and above 0."""
+    if not 0.0 < as_number(temperature, "temperature") < np.inf:
+        raise ParameterError(
+            f"temperature={temperature:g}: it lies above 0 and is finite; near 0 is MGDA, large is the mean"
+        )
+    return float(temperature)

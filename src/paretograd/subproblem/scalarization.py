@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
-from paretograd.guarantees import Evidence, Hypothesis
+from paretograd.guarantees import MEAN, Alternative, Evidence, Hypothesis, Surrogate
+from paretograd.solution import Outcome
+from paretograd.subproblem import probing
 
 CONVEX = "s is convex"
 DECREASING = "s is decreasing"
@@ -100,6 +103,14 @@ class Scalarization(ABC):
     m: int | None = None
     #: Residuals up to this count as approximate solutions rather than failures.
     accuracy: float = 0.0
+    #: The most specific result that covers s with half the squared norm as r, where Theorem 4 applies.
+    theorem: str = "thm:PSreg"
+    #: The F of Theorem 4 for every number of objectives; None if it must be found from `surrogate`.
+    F: Surrogate | None = None
+    #: Other constants of condition (A) for half the squared norm.
+    alternatives: tuple[Alternative, ...] = ()
+    #: What the guarantee depends on; None if that follows from the other attributes.
+    note: str | None = None
 
     @property
     def sums_to_one_at_least(self) -> bool:
@@ -131,15 +142,40 @@ class Scalarization(ABC):
 
 
 class Family(Scalarization):
-    """An s whose properties are theorems of the literature."""
+    """An s whose properties are theorems of the literature, with an exact solver of its own."""
 
     #: Where the properties are proved.
     citation: str
+    F: Surrogate | None = MEAN  # the uniform weights lie in the dual set of every symmetric family
+
+    @abstractmethod
+    def shortest(self, unit: UnitGramian, *, least: bool = False) -> Outcome:
+        """Weights of the direction for half the squared norm; with ``least``, the smallest if not unique."""
 
     def hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
         texts = (CONVEX, DECREASING, ZERO, TRANSLATION) if self.risk else (CONVEX, DECREASING, ZERO)
         return tuple(Hypothesis(text, True, Evidence.CITED, self.citation) for text in texts)
 
     def surrogate(self, m: int) -> Array | None:
-        """The uniform weights, which lie in the dual set of every symmetric family."""
-        return np.full(m, 1.0 / m)
+        return None if self.F is None else self.F.phi(m)
+
+
+class Written(Scalarization):
+    """An s that a user wrote as a function of x. Its hypotheses must be checked.
+
+    Args:
+        function: s itself.
+        risk: claim that s is a convex risk measure, ``s(x + c) = s(x) - c``. The claim is checked.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], risk: bool) -> None:
+        self.function, self.risk = function, risk
+        self.formula = f"{getattr(function, '__name__', 's')}(x)"
+
+    def _completed(self, m: int, *shape: Hypothesis) -> tuple[Hypothesis, ...]:
+        """Return the given hypotheses on the shape of s, and those that are evaluated for every written s."""
+        found = (probing.check_zero(self.value(np.zeros(m)), ZERO), *shape)
+        return (*found, probing.check_translation(self.value, m, TRANSLATION)) if self.risk else found
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({getattr(self.function, '__name__', self.function)})"

@@ -16,8 +16,7 @@ from paretograd.solvers.min_norm import min_norm_point
 from paretograd.solvers.nonneg_qp import factor
 from paretograd.subproblem import probing
 from paretograd.subproblem.newton import Function, Jet, Problem, minimise
-from paretograd.subproblem.scalarization import CONVEX, DECREASING, TRANSLATION, DualPoint, Quadratic
-from paretograd.subproblem.written import Written
+from paretograd.subproblem.scalarization import CONVEX, DECREASING, TRANSLATION, DualPoint, Quadratic, Written
 
 
 class Smooth(Written):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.mgda import MGDA
+from paretograd.aggregators.named import MGDA
 from paretograd.descent import Stop
 from paretograd.errors import InputError
 from paretograd.experiments.fairness.ensemble import Ensemble, Piece, gramians, sort_rows

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from paretograd.aggregators.mean import Mean
-from paretograd.aggregators.mgda import CappedMGDA, ClippedMGDA
+from paretograd.aggregators.baselines import ClippedMGDA
+from paretograd.aggregators.named import CappedMGDA, Mean
 from paretograd.checks import as_number, whole_number
 from paretograd.errors import InputError, ParameterError, ParetogradError
 from paretograd.experiments import kind

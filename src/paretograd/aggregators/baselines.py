@@ -1,19 +1,23 @@
-"""Random gradient weighting."""
+"""Baselines without a guarantee: random gradient weighting, and MGDA with clipped weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from paretograd.aggregators.base import Aggregator, Description
-from paretograd.checks import make_rng
+from paretograd.aggregators.base import Aggregator, Description, GramianAggregator
+from paretograd.checks import as_number, make_rng
+from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
+from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.geometry.validation import check_finite, plain_size
 from paretograd.guarantees import Guarantee
-from paretograd.solution import Outcome
+from paretograd.solution import Outcome, Status, outcome_of
+from paretograd.solvers.min_norm import min_norm_point
 
 #: Calls that one block of random weights serves.
 _BLOCK = 64
@@ -81,3 +85,45 @@ class RGW(Aggregator):
         self._generator.set_state(torch.frombuffer(bytearray(state["rng"]), dtype=torch.uint8))
         self._draw_block(state["m"])
         self._used = state["used"]
+
+
+class ClippedMGDA(GramianAggregator):
+    r"""MGDA with its weights cut off at C afterwards: the naive baseline that capped MGDA is compared with.
+
+    $$ w_k = \min(w^{\mathrm{MGDA}}_k, C), \qquad\text{then, if renormalised,}\quad w \leftarrow w / \|w\|_1 $$
+
+    Args:
+        cap: the largest weight C, above 0.
+        renormalize: whether to divide by the sum after cutting; weights may then exceed the cap again.
+    """
+
+    name = "clipped-mgda"
+    label = "MGDA + clipping"
+    description = Description(
+        formula="w_k = min(w_k of MGDA, C), then w <- w / |w|_1 if renormalised",
+        reference="Hu, Ho and Yu 2026 (the paper), figure cap_vs_clip",
+        paper="appendix, figure cap_vs_clip",
+        when="As a baseline for capped MGDA only: clipping after solving keeps the attacker's share of the direction.",
+    )
+
+    def __init__(self, cap: float = 0.2, renormalize: bool = True) -> None:
+        if not as_number(cap, "cap") > 0.0:
+            raise ParameterError(f"cap={cap:g}: the largest weight must be above 0")
+        self.cap, self.renormalize = cap, renormalize
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """None: cutting the weights loses the variational inequality."""
+        return Guarantee(
+            None,
+            in_cone=True,
+            in_hull=self.renormalize,
+            equivariant=False,
+            note="A baseline without a guarantee. Where MGDA's weights are not unique, the order decides.",
+        )
+
+    def _solve(self, unit: UnitGramian) -> Outcome:
+        found = outcome_of(min_norm_point(unit))
+        clipped = np.minimum(found.weights, self.cap)
+        status = Status.OPTIMAL if found.status is Status.STATIONARY else found.status
+        return found._replace(weights=clipped / clipped.sum() if self.renormalize else clipped, status=status)
