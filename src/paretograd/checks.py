@@ -16,7 +16,7 @@ from paretograd.geometry.gramian import Array
 
 
 def as_weights(values: Sequence[float] | Tensor | Array, what: str, m: int | None = None) -> Array:
-    """Validate a vector of finite, non-negative numbers, one per objective, and return it as an array.
+    """Validate a vector of finite, non-negative numbers, one per objective, and return it as a new array.
 
     At least one of the numbers must be positive.
 
@@ -28,7 +28,7 @@ def as_weights(values: Sequence[float] | Tensor | Array, what: str, m: int | Non
     if isinstance(values, Tensor):
         values = values.detach().cpu().to(torch.float64).numpy()
     try:
-        array = np.asarray(values, dtype=np.float64)
+        array = np.array(values, dtype=np.float64)
     except (TypeError, ValueError):
         raise ParameterError(f"{what} is a vector with one number per objective; got {values!r}") from None
     if array.ndim != 1 or not len(array):

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 from support.families import FAMILIES
 from support.promises import check_promises
 from support.table import ROWS, Row
@@ -106,3 +107,13 @@ def test_a_run_may_be_certified_for_the_sum() -> None:
     assert run.step_sizes[0] == pytest.approx(1.0 / problem.smoothness)  # type: ignore[operator]
     assert pg.certify_run(run).ok
     assert pg.certify_run(run, F="sum").ok
+
+
+def test_weights_given_to_a_caller_are_a_copy() -> None:
+    J = torch.eye(3, dtype=torch.float64)
+    for rule in (pg.Mean([1.0, 2.0, 3.0]), pg.DualProj([1.0, 2.0, 3.0])):
+        weights = rule.weights(pg.gramian(J))
+        weights.zero_()
+        assert rule.weights(pg.gramian(J)).tolist() == [1.0, 2.0, 3.0]
+    with pytest.raises(pg.ParameterError, match="preference"):
+        pg.DualProj([1.0, 2.0])(J)

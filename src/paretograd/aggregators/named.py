@@ -277,6 +277,11 @@ class DualProj(NamedRule):
         self.s = NonConflicting(None if preference is None else as_weights(preference, "preference"))
         self.preference = None if self.s.weights is None else self.s.weights.tolist()
 
+    def _shortest(self, unit: UnitGramian, least: bool) -> Outcome:
+        if self.preference is not None:
+            as_weights(self.preference, "preference", unit.m)  # for its name in the message
+        return super()._shortest(unit, least)
+
 
 class CAGrad(NamedRule):
     r"""The best worst-case decrease within a ball around the mean gradient.
