@@ -311,8 +311,10 @@ def _powers(scene: Scene, row: Row, promise: pg.Guarantee, found: Sum, seed: int
     other = scene.rows.sum(_times_power(scaled, p * (1.0 - degree)))
     off = _distance(found, other)
     allowed = 1e-12 * found.length + max(1e-11, scene.given.blur) * found.terms
-    if row.id.endswith("*"):  # of a length that one weight alone decides, a coefficient may be next to rounding
-        k = int(np.abs(scaled).argmax())
-        share = abs(float(_times_power(scaled[k], p * (1.0 - degree)))) * float(scene.rows.lengths(found.exponent)[k])
+    if row.id.endswith("*"):
+        # The sum of the weights decides the length. A term of the direction that is rounding may be a large weight of a
+        # short gradient.
+        weights = np.abs(_times_power(scaled, p * (1.0 - degree)))
+        share = float(weights.sum()) * float(scene.rows.lengths(found.exponent).min())
         allowed += ratio(ROUNDING * found.terms, share) * found.length
     yield Check("scaling", ratio(off, allowed), f"power {p}")
