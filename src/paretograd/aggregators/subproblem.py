@@ -126,7 +126,7 @@ class Subproblem(Aggregator):
                         )
                         raise HypothesisError(
                             hypothesis.text,
-                            f"Theorem 4 needs that {hypothesis.text}, but {hypothesis.detail}. "
+                            f"Theorem 4 requires that {hypothesis.text}, but {hypothesis.detail}. "
                             f"{_REMEDIES[hypothesis.text]}.{hint}",
                         )
             self._phi(m)

@@ -1,10 +1,10 @@
 """The parts of `paretograd.Subproblem`: s and r of the paper's subproblem (eq. sd-conic).
 
-s: `Linear`, `NonConflicting`, `WorstCase`, `CVaR`, `Entropic`, `Spectral`, `ChiSquare`, `MinusPowerMean`; `Smooth`
-for a function written in torch, `Cvxpy` for one that builds a cvxpy expression; `FromGramian` for one that depends on
-the gradients, `Lowest` for the lowest of several.
+s: `Linear`, `NonConflicting`, `WorstCase`, `CVaR`, `Entropic`, `Spectral`, `ChiSquare` and `MinusPowerMean`. `Smooth`
+wraps a torch function, and `Cvxpy` a function that builds a cvxpy expression. `FromGramian` builds an s that depends on
+the gradients, and `Lowest` is the minimum of several.
 
-r: `HalfSquare`, `Ball`, `MeanBall`, `Power`, and `Radial` for a function of your own.
+r: `HalfSquare`, `Ball`, `MeanBall` and `Power`. `Radial` wraps a function of your own.
 """
 
 from paretograd.subproblem.convex import Cvxpy

@@ -1,4 +1,4 @@
-"""Any convex s that cvxpy can express, through a conic solver: universal, slower, and the reference for the others."""
+"""Convex s written in cvxpy. The conic solver is general but slow; the other solvers are tested against it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from paretograd.subproblem.scalarization import CONVEX, DECREASING, DualPoint, Q
 class Cvxpy(Written):
     """A function that builds a cvxpy expression of x, such as ``lambda x: cp.max(-x)``.
 
-    Solved by Clarabel, an interior-point method, to six digits or more; the residual says how far it may be off.
-    Needs the extra ``paretograd[cvxpy]``.
+    Clarabel, an interior-point method, solves the problem to at least six digits. The residual estimates the error.
+    Cvxpy needs the extra ``paretograd[cvxpy]``.
 
     Args:
-        build: takes a cvxpy expression of shape ``(m,)`` and returns a convex scalar expression.
-        risk: claim that s is a convex risk measure, ``s(x + c) = s(x) - c``: it is checked.
+        build: function that takes a cvxpy expression of shape ``(m,)`` and returns a convex scalar expression.
+        risk: claim that s is a convex risk measure, ``s(x + c) = s(x) - c``. The claim is checked.
     """
 
     accuracy = 1e-5
@@ -46,7 +46,7 @@ class Cvxpy(Written):
         unit, cp = problem.unit, _import_cvxpy()
         m = unit.m
         x0 = problem.slopes
-        # In units of the largest gradient the solver's tolerances mean what they say.
+        # The solver's tolerances are meaningful only in units of the largest gradient.
         size = float(unit.norms.max()) if len(unit.norms) else 1.0
         A = np.zeros((m, m))
         R = factor(unit.C) * (unit.norms / size) if len(unit.norms) else np.zeros((0, 0))
@@ -54,9 +54,9 @@ class Cvxpy(Written):
         program = self._program(m)
         scale = math.sqrt(problem.beta) * size
         program.A.value, program.x0.value = scale * A, x0
-        program.x.value = None  # a start that some atoms stumble over
+        program.x.value = None  # some atoms fail if x has a value
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "may be inaccurate": the residual says how far
+            warnings.simplefilter("ignore")  # "may be inaccurate": the residual reports it
             raw = program.solve(cp)
         if program.problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
             return DualPoint(np.zeros(m), 0.0, 0.0, 0, stationary=True)
@@ -66,13 +66,13 @@ class Cvxpy(Written):
         value, square = float(program.problem.value), float(pull @ pull)
         gap = abs(float(raw.obj_val) - float(raw.obj_val_dual))
         conjugate = gap - value - float(multipliers @ x0) - 0.5 * square
-        # Optimality in p is p = A' lambda; a gap in the values allows an error of its square root in p.
+        # At the optimum p = A' lambda. A duality gap allows an error in p of the order of its square root.
         apart = float(np.abs(p - pull).max() / max(np.abs(p).max(), np.abs(pull).max(), 1e-300))
         residual = max(math.sqrt(gap / max(abs(value), square, 1e-300)), apart)
         return DualPoint(multipliers, conjugate, residual, int(raw.iterations))
 
     def _program(self, m: int) -> _Program:
-        """The problem for m objectives, compiled once: only its parameters change from step to step."""
+        """Return the problem for m objectives. It is compiled once; afterwards only its parameters change."""
         if m not in self._programs:
             cp = _import_cvxpy()
             x, p = cp.Variable(m), cp.Variable(m)
@@ -83,8 +83,8 @@ class Cvxpy(Written):
             if not problem.is_dcp():
                 raise HypothesisError(
                     CONVEX,
-                    f"Theorem 4 needs that s is convex, and cvxpy's rules do not show it for {s}. Write it with convex "
-                    "atoms (cp.max, cp.logistic, -cp.geo_mean, ...), or in torch, where convexity is checked at points",
+                    f"Theorem 4 requires that s is convex, and cvxpy's rules do not show it for {s}. Write it with "
+                    "convex atoms (cp.max, cp.logistic, -cp.geo_mean, ...), or in torch, to check convexity at points",
                 )
             self._programs[m] = _Program(problem, link, x, p, A, x0, s)
         return self._programs[m]
@@ -96,10 +96,10 @@ class Cvxpy(Written):
             raise HypothesisError(
                 "s returns a cvxpy expression",
                 f"Cvxpy's function returned {type(s).__name__}; it must build a cvxpy expression of x. "
-                "A function written in torch is passed as it is",
+                "Pass a torch function to Subproblem directly",
             )
         if s.size != 1:
-            raise ShapeError(f"s is one number; for x of shape ({m},) it has shape {s.shape}. Reduce it with cp.sum")
+            raise ShapeError(f"s must be scalar; for x of shape ({m},) it has shape {s.shape}. Reduce it with cp.sum")
         return cp.reshape(s, (), order="C") if s.shape != () else s
 
     def hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
@@ -109,7 +109,7 @@ class Cvxpy(Written):
         concave = cp.Variable(m) - cp.square(cp.Variable(m))
         try:
             decreasing = self._expression(concave, m).is_convex()
-        except (ValueError, cp.error.DCPError):  # an atom that takes affine arguments only
+        except (ValueError, cp.error.DCPError):  # the atom takes only affine arguments
             decreasing = False
         if not convex:
             return (Hypothesis(CONVEX, False, Evidence.PROVED, "cvxpy's rules do not show it"),)
@@ -117,7 +117,7 @@ class Cvxpy(Written):
         return self._completed(
             m,
             Hypothesis(CONVEX, True, Evidence.PROVED, "cvxpy"),
-            # A value may itself be a solve, and so be off by more than rounding.
+            # Evaluating s may itself involve a solve, with an error larger than rounding.
             proved if decreasing else probing.check_decreasing(self.value, m, DECREASING, rounding=1e-6),
         )
 
@@ -127,7 +127,7 @@ class Cvxpy(Written):
         try:
             with np.errstate(all="ignore"):
                 found = program.s.grad[program.x]
-        except (NotImplementedError, AttributeError):  # some atoms have no gradient, or cannot find it
+        except (NotImplementedError, AttributeError):  # some atoms have no gradient, or fail to compute it
             found = None
         if found is None or not np.isfinite(found.todense()).all():
             return probing.find_surrogate(self.value, m)
@@ -144,9 +144,9 @@ class _Program(NamedTuple):
     s: Any
 
     def solve(self, cp: Any) -> Any:
-        """Solve it, and return Clarabel's own report, which holds the dual value that cvxpy drops."""
+        """Solve the problem and return Clarabel's own report, which holds the dual value that cvxpy drops."""
         data, chain, inverse = self.problem.get_problem_data(cp.CLARABEL, solver_opts={})
-        # Where the solver does not reach a tolerance, its last point may be a poor one, or better than at a looser one.
+        # If the solver misses a tolerance, its last point may be worse or better than at a looser one: keep the best.
         best, best_gap = None, math.inf
         for tolerance in (1e-13, 1e-10, 1e-8):
             options = {"tol_gap_abs": tolerance, "tol_gap_rel": tolerance, "tol_feas": tolerance, "max_iter": 200}

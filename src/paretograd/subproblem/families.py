@@ -1,4 +1,4 @@
-"""Linear s, power means of the decreases (eq. pmean), and s that is made anew from each Gramian."""
+"""Linear s, power means of the decreases (eq. pmean), s rebuilt from each Gramian, and the minimum of several s."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Linear(Family):
     r"""Linear scalarization, $s(x) = -\langle a, x \rangle$, whose direction is $J^\top a$.
 
     Args:
-        weights: a, one number per objective; None for 1/m each.
+        weights: the vector a, one number per objective; None for 1/m each.
     """
 
     formula = "-<a, x>"
@@ -46,7 +46,7 @@ class Linear(Family):
         return self.total >= 1.0 - 1e-12
 
     def weights_for(self, m: int) -> Array:
-        """a for m objectives."""
+        """Return the vector a for m objectives."""
         return np.full(m, 1.0 / m) if self.weights is None else as_weights(self.weights, "weights", m)
 
     def value(self, x: Array) -> float:
@@ -63,13 +63,13 @@ class Linear(Family):
 
 
 class NonConflicting(Linear):
-    r"""Linear scalarization where no objective may go up: $-\langle a, x \rangle$, infinite unless $x \ge 0$.
+    r"""Linear scalarization that lets no objective increase: $-\langle a, x \rangle$ if $x \ge 0$, else infinity.
 
-    Its direction is the projection of $J^\top a$ onto the dual cone: DualProj for the uniform weights. The dual set
-    is $\lambda \ge a$, so that Proposition 1 reads off it.
+    Its direction is the projection of $J^\top a$ onto the dual cone; uniform weights give DualProj. The dual set is
+    $\lambda \ge a$, which implies Proposition 1.
 
     Args:
-        weights: a, one number per objective; None for 1/m each.
+        weights: the vector a, one number per objective; None for 1/m each.
     """
 
     formula = "-<a, x>, x >= 0"
@@ -86,7 +86,7 @@ class NonConflicting(Linear):
         self.theorem, self.alternatives = "thm:PS_proj_cvg", (Alternative("thm:PS_proj_cvg", c, SUM),)
 
     def value(self, x: Array) -> float:
-        # Slopes that are zero but for rounding are not below zero.
+        # Slopes that rounding moved below zero count as zero.
         return super().value(x) if x.min() >= -1e-9 * np.abs(x).max() else math.inf
 
     def shortest(self, unit: UnitGramian, *, least: bool = False) -> Outcome:
@@ -99,12 +99,13 @@ class NonConflicting(Linear):
 
 
 class MinusPowerMean(Family):
-    r"""$s(x) = -M_p(x)$ with $M_p(x) = (\frac1m \sum_k x_k^p)^{1/p}$, infinite where some $x_k < 0$ (unless p = 1).
+    r"""$s(x) = -M_p(x)$ with $M_p(x) = (\frac1m \sum_k x_k^p)^{1/p}$, infinite if some $x_k < 0$ (unless p = 1).
 
-    p = 1 is the mean, p = 0 the geometric mean (Nash-MTL), p = -1 the harmonic one (FairGrad), p = -inf the worst case.
+    p = 1 is the mean, p = 0 the geometric mean (Nash-MTL), p = -1 the harmonic mean (FairGrad) and p = -inf the worst
+    case.
 
     Args:
-        p: exponent, at most 1; ``-math.inf`` is allowed.
+        p: the exponent, at most 1; ``-math.inf`` is allowed.
     """
 
     formula = "-M_p(x)"
@@ -122,7 +123,7 @@ class MinusPowerMean(Family):
 
     @property
     def sums_to_one_at_least(self) -> bool:
-        """Yes: ``|lambda|_1 >= m M_q(lambda) >= 1`` for q <= 1."""
+        """Always True: ``|lambda|_1 >= m M_q(lambda) >= 1`` for q <= 1."""
         return True
 
     def value(self, x: Array) -> float:
@@ -147,7 +148,7 @@ class MinusPowerMean(Family):
     def dual(self, problem: Quadratic) -> DualPoint:
         if problem.center is not None and not self.risk:
             return Smooth(self._in_torch).dual(problem)
-        # For a homogeneous s the multipliers do not depend on beta, and s* is zero on its domain.
+        # s is homogeneous: the multipliers do not depend on beta, and s* is zero on its domain.
         outcome = power_mean_point(problem.shifted(), self.p)
         return DualPoint(outcome.weights, 0.0, outcome.residual, outcome.steps, outcome.status is Status.STATIONARY)
 
@@ -162,12 +163,12 @@ class MinusPowerMean(Family):
 
 
 class FromGramian(Scalarization):
-    """An s made anew at every step from the Gramian, such as DualProj's ``-<a, x>`` with a from a projection.
+    """An s rebuilt from the Gramian at every step, such as DualProj's ``-<a, x>`` with a from a projection.
 
-    Theorem 4 needs one F for the whole run, so that it covers such an s only if ``grad s(0)`` stays the same.
+    Theorem 4 needs one F for the whole run. It covers such an s only if ``grad s(0)`` stays the same.
 
     Args:
-        make: takes the Gramian, a float64 tensor of shape ``(m, m)``, and returns an s.
+        make: function that takes the Gramian, a float64 tensor of shape ``(m, m)``, and returns an s.
     """
 
     formula = "s depends on G"
@@ -182,16 +183,14 @@ class FromGramian(Scalarization):
         return made.at(G)
 
     def value(self, x: Array) -> float:
-        raise NotImplementedError("s depends on the Gramian: take .at(G) first")
+        raise NotImplementedError("s depends on the Gramian: call .at(G) first")
 
     def dual(self, problem: Quadratic) -> DualPoint:
         return self.at(problem.G).dual(problem)
 
     def hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
         return (
-            Hypothesis(
-                "grad s(0) is the same at every step", False, Evidence.CITED, "s is made anew from each Gramian"
-            ),
+            Hypothesis("grad s(0) is the same at every step", False, Evidence.CITED, "s is rebuilt from each Gramian"),
         )
 
     def surrogate(self, m: int) -> Array | None:
@@ -202,7 +201,7 @@ class FromGramian(Scalarization):
 
 
 class Lowest(Scalarization):
-    """``min_k s_k(x)``, which is not convex: solved by solving for each ``s_k`` and keeping the best (Greedy-DCP).
+    """The minimum ``min_k s_k(x)``, which is not convex (Greedy-DCP). Each ``s_k`` is solved, and the best is kept.
 
     Args:
         parts: the ``s_k``, with half the squared norm as regularizer.
@@ -220,7 +219,7 @@ class Lowest(Scalarization):
 
     def dual(self, problem: Quadratic) -> DualPoint:
         points = [part.dual(problem) for part in self.parts]
-        # The optimal value of the primal problem is minus that of the dual.
+        # The optimal primal value is minus the optimal dual value.
         return max(points, key=lambda point: _dual_value(problem, point))
 
     def hypotheses(self, m: int) -> tuple[Hypothesis, ...]:

@@ -1,4 +1,4 @@
-"""What the paper proves about the direction of a subproblem, from its s and r (Theorem 4, and what is sharper)."""
+"""The guarantee of a subproblem's direction, derived from s and r: Theorem 4 or a sharper result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paretograd.subproblem.scalarization import DECREASING, Family, Scalarizatio
 
 
 def guarantee_of_family(s: Family, r: Regularizer) -> Guarantee:
-    """Return the guarantee of a family of the literature, for any number of objectives."""
+    """Return the guarantee of a family from the literature, for any number of objectives."""
     m = s.m or 2  # the hypotheses of a family hold for every m
     phi = None if s.F is None else s.F.phi(m)
     symmetric = phi is not None and bool(phi.min() == phi.max())
@@ -24,17 +24,17 @@ def guarantee_of(
 ) -> Guarantee:
     """Return the strongest guarantee that is proved for the direction of s and r.
 
-    Theorem 4 has the constant c = 1/2. It can be improved: by convexity ``-s(x) >= <lambda, x> = |d|^2 / beta``, and
-    ``<d, grad F> >= -s(J d)``. So (A) holds with c = 1 / beta, which is c for the regularizer ``c |d|^2 / 2`` and at
-    least 1/2 for every r of the theorem. For half the squared norm c = 1, as Theorem 2 and Corollary 2 state for the
-    sum. F is the mean for every symmetric s, which is stronger by the factor m: they become alternatives.
+    Theorem 4 states the constant c = 1/2, which can be improved. By convexity ``-s(x) >= <lambda, x> = |d|^2 / beta``,
+    and ``<d, grad F> >= -s(J d)``. So (A) holds with c = 1 / beta, which is c for the regularizer ``c |d|^2 / 2`` and
+    at least 1/2 for every r of the theorem. Half the squared norm gives c = 1, as Theorem 2 and Corollary 2 state for
+    the sum. For a symmetric s, F is the mean, which is stronger by the factor m; those two results become alternatives.
 
     Args:
-        s: how the decreases count.
-        r: what the length costs.
-        hypotheses: those of Theorem 4, with their evidence.
-        F: of Theorem 4, ``<-grad s(0), f>``; None if it is not known.
-        symmetric: s treats all objectives alike.
+        s: the scalarization of the decreases.
+        r: the regularizer.
+        hypotheses: the hypotheses of Theorem 4, with their evidence.
+        F: the F of Theorem 4, ``<-grad s(0), f>``; None if it is not known.
+        symmetric: True if s treats all objectives alike.
     """
     holds = {hypothesis.text: hypothesis.holds for hypothesis in hypotheses}
     conic, plain = holds.get(DECREASING, False), r.beta == 1.0
@@ -66,11 +66,11 @@ def guarantee_of(
 
 
 def _around_the_mean(s: Scalarization, r: MeanBall, common: Guarantee) -> Guarantee:
-    """Return the guarantee within a ball around the mean gradient g0 (CAGrad), which Theorem 4 does not cover.
+    """Return the guarantee for a ball around the mean gradient g0 (CAGrad), which Theorem 4 does not cover.
 
-    d is g0 plus a vector of the cone, so its weights sum to at least one. For c <= 1, ``|d - g0| <= c |g0|`` and
-    ``|d| <= (1 + c) |g0|`` give ``<d, g0> >= |d|^2 / (1 + c)``. For c >= 1 the ball holds the zero direction, so no
-    objective goes up if s forbids it.
+    d is g0 plus a vector in the cone, so its weights sum to at least one. For c <= 1, ``|d - g0| <= c |g0|`` and
+    ``|d| <= (1 + c) |g0|`` give ``<d, g0> >= |d|^2 / (1 + c)``. For c >= 1 the ball contains the zero direction, so no
+    objective increases if s forbids it.
     """
     conic, safe = common.in_cone, s.non_conflicting and r.c >= 1.0
     found = replace(common, non_conflicting=safe, in_hull=False, beyond_hull=conic, F=MEAN, hypotheses=())

@@ -1,13 +1,14 @@
 """Newton's method on ``min over p of s(x0 + L p) + |p|^2 / (2 beta)``, for an s that can only be evaluated.
 
-A step solves ``(L' S L + I / beta) dp = -(L' grad s + p / beta)`` with S the Hessian of s, so that
-``p + dp = beta L' lambda`` for ``lambda = -(grad s + S L dp)``. Two things make it exact at any scale of the gradients:
+A step solves ``(L' S L + I / beta) dp = -(L' grad s + p / beta)``, where S is the Hessian of s. Then
+``p + dp = beta L' lambda`` with ``lambda = -(grad s + S L dp)``. Two things make the method exact at any scale of the
+gradients:
 
-1. The answer is this lambda, and ``dp`` the error that is left. Where the entries of x are large, their rounding alone
-   moves ``grad s`` by more than the error of the direction: the linear model sees through it.
-2. Where Newton's method fails, s is replaced by ``t s(x / t)``, which is the less curved the larger t is, and t comes
-   down from a value at which the problem is easy. Where x / t no longer resolves how s bends, it stops, above t = 1
-   perhaps: s looks piecewise linear to float64 there, and what t still changes in the direction counts as residual.
+1. It returns this lambda, and ``dp`` is the remaining error. If the entries of x are large, their rounding alone moves
+   ``grad s`` by more than the error of the direction. The linear model is not affected by it.
+2. If Newton's method fails, s is replaced by ``t s(x / t)``, which is less curved for larger t. t starts at a value at
+   which the problem is easy, and decreases. It may stop above 1, once x / t no longer resolves the curvature of s: to
+   float64, s is then piecewise linear. The residual includes the change of the direction that smaller t would cause.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ import numpy as np
 
 from paretograd.geometry.gramian import Array
 
-#: Residuals up to this are rounding, per unknown: no further step is tried.
+#: Residual per unknown that counts as rounding: Newton's method stops there.
 _GOAL = 1e-16
-#: Up to this residual a problem counts as solved: t need not come down in steps.
+#: Residual per unknown up to which a problem counts as solved, without stages in t.
 _SOLVED = 2e-14
-#: t falls by this factor from stage to stage.
+#: Factor by which t decreases from stage to stage.
 _FACTOR = 8.0
 
 
@@ -38,13 +39,14 @@ class Jet(NamedTuple):
 
 
 class Function(NamedTuple):
-    """``t s(x / t)`` for a function s that can be evaluated.
+    """The function ``t s(x / t)``.
 
     Attributes:
-        s: its values.
-        derivatives: value, gradient and Hessian; None where s has none.
-        t: 1 for s itself.
-        centred: s is a risk measure, ``s(x) = s(x - c) - c``, and is evaluated where the least entry of x is zero.
+        s: returns the value of s at a point.
+        derivatives: returns the value, gradient and Hessian of s at a point, or None if one of them does not exist.
+        t: the scale; 1 for s itself.
+        centred: True if s is a risk measure, ``s(x) = s(x - c) - c``. x is then shifted so that its smallest entry is
+            zero before s is evaluated.
     """
 
     s: Callable[[Array], float]
@@ -62,7 +64,7 @@ class Function(NamedTuple):
         return None if found is None else Jet(self.t * found.value - least, found.slope, found.curvature / self.t)
 
     def rounding(self, x: Array, slope: Array) -> float:
-        """That of the derivatives, relative to them, if s takes exponentials of numbers such as the entries of x."""
+        """Return the relative rounding error of the derivatives, if s takes exponentials of the entries of x."""
         weights, least = np.abs(slope), float(x.min()) if self.centred else 0.0
         total = float(weights.sum())
         size = float(weights @ np.abs(x - least)) / (self.t * total) if total > 0.0 else 0.0
@@ -70,7 +72,7 @@ class Function(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """``min over p of s(x0 + L p) + |p|^2 / (2 beta)``."""
+    """The problem ``min over p of s(x0 + L p) + |p|^2 / (2 beta)``, without s."""
 
     L: Array
     x0: Array
@@ -81,14 +83,14 @@ class Problem(NamedTuple):
 
 
 class Point(NamedTuple):
-    """An answer.
+    """An approximate minimiser.
 
     Attributes:
         p: the unknowns.
         multipliers: lambda, shape ``(m,)``.
         conjugate: ``s*(-lambda)``.
-        residual: the error of p that is left, relative to the terms that p sums.
-        steps: linear systems solved.
+        residual: the remaining error of p, relative to the terms whose sum p is.
+        steps: number of linear systems solved.
     """
 
     p: Array
@@ -99,14 +101,14 @@ class Point(NamedTuple):
 
 
 def minimise(s: Function, problem: Problem, start: Array, jet: Jet, is_risk: Callable[[], bool]) -> Point:
-    """The best point that can be found.
+    """Return the best minimiser that can be found.
 
     Args:
         s: the function.
-        problem: the rest.
-        start: p at which s has derivatives.
-        jet: these.
-        is_risk: whether ``s(x + c) = s(x) - c``; asked only where it helps.
+        problem: the other terms of the problem.
+        start: a point p at which s has derivatives.
+        jet: the derivatives at ``start``.
+        is_risk: returns True if ``s(x + c) = s(x) - c``. It is called only if the answer helps.
     """
     point = _newton(s, problem, start, jet)
     solved = _SOLVED * len(problem.x0)
@@ -128,7 +130,7 @@ def minimise(s: Function, problem: Problem, start: Array, jet: Jet, is_risk: Cal
 
 
 def _stages(s: Function, problem: Problem, start: Array) -> Point:
-    """t from the size of x down to one, or as far as s can be resolved."""
+    """Minimise for t from the size of x down to one, or as long as float64 resolves s."""
     size = problem.beta * float(np.square(problem.L).sum(axis=1).max(initial=0.0)) + float(np.abs(problem.x0).max())
     t, p, steps = max(1.0, size), start, 0
     best, previous = Point(start, np.zeros(len(problem.x0)), 0.0, math.inf, 0), start
@@ -144,7 +146,7 @@ def _stages(s: Function, problem: Problem, start: Array) -> Point:
         steps += found.steps
         unsolved = found.residual > 1e-6
         if t > 1.0:
-            # p changes by a multiple of t as t comes down, so that less than a quarter of the last change is to come.
+            # The change of p is proportional to that of t, so less than a quarter of the last change remains.
             change = float(np.abs(previous - found.p).max(initial=0.0)) / problem.beta if stage else math.inf
             moved = 0.25 * _relative(change, problem, found.multipliers, found.p)
             found = found._replace(residual=max(found.residual, moved), conjugate=found.conjugate / t)
@@ -159,7 +161,7 @@ def _stages(s: Function, problem: Problem, start: Array) -> Point:
 
 
 def _newton(s: Function, problem: Problem, p: Array, jet: Jet) -> Point:
-    """Damped Newton steps, from a point and the derivatives there, until what is left is rounding."""
+    """Take damped Newton steps from p, where s has the given derivatives, until only rounding remains."""
     L, x0, beta = problem
     best, stalled, steps = Point(p, -jet.slope, 0.0, math.inf, 0), 0, 0
     goal, last = _GOAL * (4 + len(x0)), math.inf
@@ -175,10 +177,10 @@ def _newton(s: Function, problem: Problem, p: Array, jet: Jet) -> Point:
         # s + |p|^2 / (2 beta) is strongly convex: p is off by at most beta times the gradient.
         multipliers = -jet.slope
         residual = _relative(float(np.abs(gradient).max(initial=0.0)), problem, multipliers, p)
-        slow, last = residual > max(goal, 0.1 * last), residual  # the gradient says all as long as it falls
+        slow, last = residual > max(goal, 0.1 * last), residual  # while the gradient falls, it suffices
         if slow and _is_linear(s, L, x, jet, L @ step):
             linear = -(jet.slope + jet.curvature @ (L @ step))
-            multipliers = np.where((linear <= 0.0) & (jet.slope <= 0.0), 0.0, linear)  # no slope changes its sign
+            multipliers = np.where((linear <= 0.0) & (jet.slope <= 0.0), 0.0, linear)  # keep the sign of every slope
             left = _error(hessian, gradient, beta, s.rounding(x, jet.slope)) / beta
             left += float(np.abs(L.T @ (multipliers - linear)).max(initial=0.0))
             residual = _relative(left, problem, multipliers, p + step)
@@ -197,20 +199,20 @@ def _newton(s: Function, problem: Problem, p: Array, jet: Jet) -> Point:
 
 
 def _relative(left: float, problem: Problem, multipliers: Array, p: Array) -> float:
-    """What is left of ``L' lambda - p / beta``, relative to its terms."""
+    """Return a remainder of ``L' lambda - p / beta`` relative to its terms."""
     terms = float((np.abs(problem.L.T) @ np.abs(multipliers) + np.abs(p) / problem.beta).max(initial=0.0))
     return left / terms if terms > 0.0 else 0.0 if left == 0.0 else math.inf
 
 
 def _error(hessian: Array, gradient: Array, beta: float, rounding: float) -> float:
-    """The length of the Newton step, as far as the Hessian can be trusted: its eigenvalues are at least 1 / beta."""
+    """Return the length of the Newton step, with eigenvalues reduced by their rounding error, but at least 1 / beta."""
     values, vectors = np.linalg.eigh(hessian)
     trusted = np.maximum(values - rounding * np.abs(values).max(initial=0.0), 1.0 / beta)
     return float(np.linalg.norm((vectors.T @ gradient) / trusted))
 
 
 def _is_linear(s: Function, L: Array, x: Array, jet: Jet, change: Array) -> bool:
-    """Return True if the gradient of s is linear near x, over the next change and over the rounding of x."""
+    """Return True if the gradient of s is linear near x, over both the next change and the rounding of x."""
     least = 4.0 * float(np.finfo(np.float64).eps) * float(np.abs(x).max())
     change = np.where(np.abs(change) > least, change, np.where(np.arange(len(x)) % 2, -least, least))
     there = s.jet(x + change)
@@ -223,7 +225,7 @@ def _is_linear(s: Function, L: Array, x: Array, jet: Jet, change: Array) -> bool
 
 
 def _solve(A: Array, b: Array) -> Array | None:
-    """Solve ``A x = b`` for a positive definite A; where it is not, with the magnitudes of its eigenvalues."""
+    """Solve ``A x = b`` for a positive definite A; otherwise replace its eigenvalues by their magnitudes."""
     sizes = np.abs(A.diagonal())
     scale = 1.0 / np.sqrt(np.maximum(sizes, 1e-30 * sizes.max(initial=1e-270)))
     S = A * scale
@@ -243,10 +245,10 @@ def _solve(A: Array, b: Array) -> Array | None:
 def _line_search(
     s: Function, problem: Problem, p: Array, step: Array, jet: Jet, descent: float
 ) -> tuple[Array, Jet] | None:
-    """The first step length of 1, 1/2, ... that makes progress; None if there is none.
+    """Return the point and derivatives for the first step length 1, 1/2, ... that makes progress, or None.
 
-    Progress is a lower value or, where values differ by rounding only, a slope along the step that has shrunk:
-    along a line, a convex function falls until its slope is zero.
+    Progress is a lower value. If values differ only by rounding, it is a smaller slope along the step: along a line, a
+    convex function decreases until its slope is zero.
     """
     beta = problem.beta
     here = jet.value + 0.5 * float(p @ p) / beta

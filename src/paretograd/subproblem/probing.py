@@ -1,6 +1,6 @@
-"""Hypotheses of Theorem 4 checked at sampled points, for an s or r whose formula we cannot read.
+"""Checks of Theorem 4's hypotheses at sampled points, for an s or r that is an arbitrary function.
 
-A check at points proves nothing, but a violation that it finds is one: it is reported with its point.
+Such a check proves nothing, but a violation that it finds is real. It is reported with its point.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import numpy as np
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Evidence, Hypothesis
 
-#: Pairs of points for each hypothesis.
+#: Number of sampled points.
 POINTS = 96
 
-#: Rounding of two values of s, relative to them.
+#: Rounding error of values of s, relative to their size.
 _ROUNDING = 1e-9
 
 
 def sample_points(m: int) -> list[Array]:
-    """Fixed points of R^m at scales from 1e-2 to 1e2: half of them anywhere, half of them positive."""
+    """Return fixed pseudo-random points of R^m at scales from 1e-2 to 1e2. Every second one is non-negative."""
     rng = np.random.default_rng(20260224)
     points = []
     for k in range(POINTS):
@@ -31,7 +31,7 @@ def sample_points(m: int) -> list[Array]:
 
 
 def check_convex(s: Callable[[Array], float], m: int, text: str) -> Hypothesis:
-    """``s((x + y) / 2) <= (s(x) + s(y)) / 2``; points outside the domain, where s is infinite, ask for nothing."""
+    """Check ``s((x + y) / 2) <= (s(x) + s(y)) / 2``. Points outside the domain, where s is infinite, do not count."""
     points = sample_points(m)
     for x, far in zip(points, points[2:] + points[:2], strict=True):
         for y in (far, x + 0.1 * (far - x)):
@@ -44,7 +44,7 @@ def check_convex(s: Callable[[Array], float], m: int, text: str) -> Hypothesis:
 
 
 def check_decreasing(s: Callable[[Array], float], m: int, text: str, rounding: float = _ROUNDING) -> Hypothesis:
-    """``s(x + e) <= s(x)`` for ``e >= 0``; ``rounding`` is that of the values of s, relative to them and to x."""
+    """Check ``s(x + e) <= s(x)`` for ``e >= 0``. ``rounding`` is the error of s relative to its values and to x."""
     rng = np.random.default_rng(20260225)
     points = sample_points(m)
     for x in points:
@@ -57,13 +57,13 @@ def check_decreasing(s: Callable[[Array], float], m: int, text: str, rounding: f
 
 
 def check_zero(at_zero: float, text: str) -> Hypothesis:
-    """The value at zero is zero, but for a constant that was computed in float32, which moves no direction."""
+    """Check that the value at zero is zero, up to the rounding of float32. A constant does not change the direction."""
     holds = abs(at_zero) <= 1e-6
     return Hypothesis(text, holds, Evidence.CHECKED, "evaluated" if holds else f"it is {at_zero:.6g}")
 
 
 def check_translation(s: Callable[[Array], float], m: int, text: str) -> Hypothesis:
-    """``s(x + c) = s(x) - c``."""
+    """Check ``s(x + c) = s(x) - c``."""
     points = sample_points(m)
     for x in points:
         for c in (0.5 * np.abs(x).max(), -0.25 * np.abs(x).max()):
@@ -75,7 +75,7 @@ def check_translation(s: Callable[[Array], float], m: int, text: str) -> Hypothe
 
 
 def find_surrogate(s: Callable[[Array], float], m: int) -> Array | None:
-    """Equal phi_k with ``-s(x) <= <phi, x>`` at the sampled points, for an s without a slope at 0, or None."""
+    """Return equal phi_k with ``-s(x) <= <phi, x>`` at the sampled points, for an s not smooth at 0, or None."""
     along = s(np.ones(m))
     if not math.isfinite(along):
         return None
@@ -88,7 +88,7 @@ def find_surrogate(s: Callable[[Array], float], m: int) -> Array | None:
 
 
 def check_radial(r: Callable[[float], float], texts: tuple[str, str, str, str]) -> tuple[Hypothesis, ...]:
-    """r convex, increasing, zero at zero and above half the square, on a grid of lengths from 1e-6 to 1e6."""
+    """Check r on a grid of lengths from 1e-6 to 1e6: convex, increasing, zero at zero, at least half the square."""
     convex, increasing, zero, above = texts
     grid = np.concatenate([[0.0], np.geomspace(1e-6, 1e6, 121)])
     values = [r(float(rho)) for rho in grid]

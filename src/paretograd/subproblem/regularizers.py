@@ -1,7 +1,7 @@
-"""r of the subproblem (eq. sd-conic): how the length of the direction is kept in check.
+"""Regularizers r of the subproblem (eq. sd-conic), which limit the length of the direction.
 
-All that the solver needs of r is ``length(rho)``, the derivative of its conjugate: the best length of a direction
-whose pull ``|J.T lambda|`` is rho.
+The solver needs only ``length(rho)``, the derivative of the conjugate of r. It is the best length of a direction with
+``|J.T lambda| = rho``.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ ABOVE = "r(rho) >= rho^2 / 2"
 
 
 class Regularizer(ABC):
-    """r, a function of the length ``rho = |d|``."""
+    """The regularizer r, a function of the length ``rho = |d|``."""
 
     formula: str
-    #: The one beta where it does not depend on rho.
+    #: The paper's beta if it does not depend on rho; otherwise None.
     beta: float | None = None
-    #: Whether ``r(rho) >= rho^2 / 2``.
+    #: True if ``r(rho) >= rho^2 / 2``.
     above_half_square: bool = False
-    #: ``length(t rho) = t ** degree * length(rho)``; None where there is no such degree.
+    #: ``length(t rho) = t ** degree * length(rho)``; None if there is no such degree.
     degree: float | None = None
 
     @abstractmethod
     def value(self, rho: float) -> float:
-        """r(rho) for rho >= 0."""
+        """Return r(rho) for rho >= 0."""
 
     @abstractmethod
     def length(self, rho: float) -> float:
-        """The derivative of the conjugate r* at rho > 0."""
+        """Return the derivative of the conjugate r* at rho > 0."""
 
     def bind(self, G: Array) -> tuple[Regularizer, Center | None]:
-        """r for this Gramian, and the point it measures from; None for the origin."""
+        """Return r for this Gramian, and the point from which it measures distances; None is the origin."""
         return self, None
 
     def hypotheses(self) -> tuple[Hypothesis, ...]:
-        """What Theorem 4 asks of r, with the evidence."""
+        """Return Theorem 4's hypotheses on r, with their evidence."""
         detail = f"elementary for {self.formula}"
         known = [Hypothesis(text, True, Evidence.CITED, detail) for text in (CONVEX, INCREASING, ZERO)]
         return (*known, Hypothesis(ABOVE, self.above_half_square, Evidence.CITED, detail))
@@ -62,15 +62,15 @@ class Regularizer(ABC):
 
 
 class HalfSquare(Regularizer):
-    """``c rho^2 / 2``: the plain choice, for which beta = 1/c.
+    """The default, ``c rho^2 / 2``, with beta = 1/c.
 
     Args:
-        c: above 0; Theorem 4 needs c >= 1.
+        c: a factor above 0; Theorem 4 needs c >= 1.
     """
 
     def __init__(self, c: float = 1.0) -> None:
         if not 0.0 < as_number(c, "c") < math.inf:
-            raise ParameterError(f"c={c:g}: the factor of the squared norm lies above 0 and is finite")
+            raise ParameterError(f"c={c:g}: the factor of the squared norm must be finite and above 0")
         self.c, self.beta, self.above_half_square, self.degree = float(c), 1.0 / c, c >= 1.0, 1.0
         self.formula = "|d|^2 / 2" if c == 1.0 else f"{c:g} |d|^2 / 2"
 
@@ -85,15 +85,15 @@ class HalfSquare(Regularizer):
 
 
 class Ball(Regularizer):
-    """The directions of length at most ``radius``, all of them for free.
+    """The constraint ``rho <= radius``: r is zero up to the radius and infinite beyond.
 
     Args:
-        radius: above 0.
+        radius: a number above 0.
     """
 
     def __init__(self, radius: float = 1.0) -> None:
         if not 0.0 < as_number(radius, "radius") < math.inf:
-            raise ParameterError(f"radius={radius:g}: the radius of the ball lies above 0 and is finite")
+            raise ParameterError(f"radius={radius:g}: the radius of the ball must be finite and above 0")
         self.radius, self.formula, self.degree = float(radius), f"|d| <= {radius:g}", 0.0
 
     def value(self, rho: float) -> float:
@@ -110,7 +110,7 @@ class MeanBall(Regularizer):
     """The ball around the mean gradient g0 with radius ``c |g0|`` (CAGrad).
 
     Args:
-        c: at least 0. For c >= 1 the ball holds the zero direction.
+        c: a number of at least 0. For c >= 1 the ball contains the zero direction.
     """
 
     def __init__(self, c: float = 0.5) -> None:
@@ -147,17 +147,15 @@ class Origin(Regularizer):
 
 
 class Power(Regularizer):
-    """``rho^k / k``: long directions cost more (k > 2) or less (k < 2) than by half the squared norm.
+    """The power ``rho^k / k``. Long directions cost more than with half the squared norm for k > 2, and less for k < 2.
 
     Args:
-        k: exponent, above 1.
+        k: the exponent, above 1.
     """
 
     def __init__(self, k: float) -> None:
         if not 1.0 < as_number(k, "k") < math.inf:
-            raise ParameterError(
-                f"k={k:g}: the exponent lies above 1, so that r has a finite best length, and is finite"
-            )
+            raise ParameterError(f"k={k:g}: the exponent must be finite and above 1, or no length is the best")
         self.k, self.formula = float(k), f"|d|^{k:g} / {k:g}"
         self.above_half_square, self.degree = k == 2.0, 1.0 / (k - 1.0)
         self.beta = 1.0 if k == 2.0 else None
@@ -173,12 +171,12 @@ class Power(Regularizer):
 
 
 class Radial(Regularizer):
-    """An increasing convex function of the length, written in torch on a scalar tensor.
+    """An increasing convex function of the length, written in torch for a scalar tensor.
 
     Args:
-        value: r, with ``r(0) = 0``.
-        conjugate: ``r*``, where it is known: its derivative then gives the best length without a search.
-        derivative: ``r'``; torch finds it from the value otherwise.
+        value: the function r, with ``r(0) = 0``.
+        conjugate: the conjugate ``r*``, if known. Its derivative gives the best length without a search.
+        derivative: the derivative ``r'``. If None, torch computes it from ``value``.
     """
 
     def __init__(
@@ -189,7 +187,7 @@ class Radial(Regularizer):
     ) -> None:
         for what, function in (("value", value), ("conjugate", conjugate), ("derivative", derivative)):
             if function is not None and not callable(function):
-                raise ParameterError(f"{what}={function!r}: a function of a scalar tensor is needed")
+                raise ParameterError(f"{what}={function!r}: must be a function of a scalar tensor")
         self.function, self.conjugate, self.derivative = value, conjugate, derivative
         self.formula = f"{getattr(value, '__name__', 'r')}(|d|)"
         self._checked = check_radial(self.value, (CONVEX, INCREASING, ZERO, ABOVE))
@@ -198,7 +196,7 @@ class Radial(Regularizer):
             if not hypothesis.holds and hypothesis.text != ABOVE:
                 raise HypothesisError(
                     hypothesis.text,
-                    f"Theorem 4 needs that {hypothesis.text}, but {hypothesis.detail}. Give an increasing convex "
+                    f"Theorem 4 requires that {hypothesis.text}, but {hypothesis.detail}. Give an increasing convex "
                     "function with r(0) = 0, such as lambda rho: rho**2 / 2 + rho**4",
                 )
 
@@ -235,7 +233,7 @@ class Radial(Regularizer):
 def _number(function: Callable[[Tensor], object], at: float) -> float:
     value = function(torch.tensor(at, dtype=torch.float64, device="cpu"))
     if not isinstance(value, Tensor) or value.numel() != 1:
-        raise ParameterError(f"a function of the length returns one number as a tensor; got {value!r}")
+        raise ParameterError(f"a function of the length must return a tensor with one number; got {value!r}")
     return float(value)
 
 

@@ -1,6 +1,6 @@
-"""Convex risk measures: s whose multipliers lie in the simplex (Section "Convex risk measures").
+"""Convex risk measures, whose multipliers lie in the simplex (Section "Convex risk measures").
 
-Each is described by its dual set or penalty, and has a dedicated exact solver.
+A dual set or a penalty defines each of them, and each has an exact solver of its own.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ BETWEEN = "Not non-conflicting in general: between the mean and MGDA."
 
 
 class CoherentRisk(Family):
-    """``s(x) = max over lambda in a set of <-lambda, x>`` for a subset of the simplex: the dual is a min-norm point."""
+    """The maximum of ``<-lambda, x>`` over a subset of the simplex. Its dual problem is a min-norm point."""
 
     homogeneous = True
     risk = True
 
     @abstractmethod
     def nearest(self, unit: UnitGramian) -> Point:
-        """The weights in the set with the least ``|J.T w|``."""
+        """Return the weights in the dual set that minimise ``|J.T w|``."""
 
     def shortest(self, unit: UnitGramian, *, least: bool = False) -> Outcome:
         return outcome_of(self.nearest(unit))
@@ -47,7 +47,7 @@ class CoherentRisk(Family):
 
 
 class WorstCase(CoherentRisk):
-    """The worst decrease, ``max_k -x_k``, whose dual set is the whole simplex: MGDA."""
+    """The worst decrease, ``max_k -x_k``. Its dual set is the whole simplex, which gives MGDA."""
 
     formula = "max_k (-x_k)"
     citation = "a maximum of linear functions"
@@ -66,8 +66,8 @@ class CVaR(CoherentRisk):
     """Conditional value-at-risk: the mean of the worst ``eps m`` decreases. Its dual set is the capped simplex.
 
     Args:
-        cap: the largest multiplier, ``1 / (eps m)``, at least 1/m.
-        eps: the tail fraction in (0, 1], instead of the cap.
+        cap: the largest multiplier, ``1 / (eps m)``, at least 1/m. Give either cap or eps.
+        eps: the tail fraction, in (0, 1].
     """
 
     formula = "CVaR_eps(x)"
@@ -93,11 +93,11 @@ class CVaR(CoherentRisk):
 
 
 class Spectral(CoherentRisk):
-    """A weighted mean of the sorted losses ``-x``, the worst ones weighted most. Its dual set is a permutahedron.
+    """A weighted mean of the sorted losses ``-x``, the largest weight on the worst. Its dual set is a permutahedron.
 
     Args:
-        spectrum: non-increasing weights >= 0, the first for the worst objective; divided by their sum. Shorter
-            than the number of objectives, it is filled up with zeros. None for the linear spectrum m, m - 1, ..., 1.
+        spectrum: non-increasing weights >= 0, the first for the worst objective. They are divided by their sum and
+            padded with zeros to m entries. None is the linear spectrum m, m - 1, ..., 1.
     """
 
     formula = "sum_i mu_i (-x)_(i)"
@@ -122,10 +122,10 @@ class Spectral(CoherentRisk):
 
 
 class ChiSquare(CoherentRisk):
-    """Worst case over the weights within a chi-square divergence ``m |w|^2 - 1 <= radius`` of the uniform ones.
+    """The worst case over weights with chi-square divergence ``m |w|^2 - 1 <= radius`` from the uniform weights.
 
     Args:
-        radius: 0 is the mean; m - 1 and more is the worst case.
+        radius: a number of at least 0. 0 is the mean, and m - 1 or more is the worst case.
     """
 
     formula = "max over chi2(w) <= radius of <-w, x>"
@@ -136,12 +136,12 @@ class ChiSquare(CoherentRisk):
         self.radius = _check_radius(radius)
 
     def value(self, x: Array) -> float:
-        # The maximum of <w, y> over the simplex and a ball around its centre, found along the support of w.
+        # Maximise <w, y> over the intersection of the simplex and a ball around its centre: try each support of w.
         y = -np.sort(x)
         m, mean = len(y), float(y.mean())
         if m == 1 or self.radius >= m - 1:
             return float(y[0])
-        for k in range(m, 0, -1):  # on the k worst: w = 1/k + t (y - their mean), as long as all are >= 0
+        for k in range(m, 0, -1):  # on the k worst, w = 1/k + t (y - their mean), if all are >= 0
             part = y[:k] - y[:k].mean()
             size = float(np.sqrt(part @ part))
             room = (1.0 + self.radius) / m - 1.0 / k
@@ -163,9 +163,9 @@ class Entropic(Family):
     r"""Entropic risk, $\tau \log \frac1m \sum_k e^{-x_k/\tau}$, whose penalty is $\tau\,\mathrm{KL}(\lambda \| 1/m)$.
 
     Args:
-        temperature: tau > 0, in the unit of x, which is that of squared gradient norms.
-        relative: measure the temperature in units of the mean squared norm of the gradients, so that it means the same
-            if the losses are rescaled. s then depends on the Gramian, but ``grad s(0)`` does not.
+        temperature: tau > 0, in the unit of x, that is of squared gradient norms.
+        relative: if True, measure the temperature in units of the mean squared norm of the gradients. Rescaling all
+            losses by one factor then keeps the weights. s depends on the Gramian, but ``grad s(0)`` does not.
     """
 
     formula = "tau log mean_k exp(-x_k / tau)"
@@ -178,12 +178,12 @@ class Entropic(Family):
         self.relative = self.homogeneous = relative  # tau grows with x if the gradients do
 
     def at(self, G: Array) -> Entropic:
-        # A mean of zero means that every gradient is zero: then any temperature will do.
+        # If the mean is zero, every gradient is zero, and any temperature works.
         return Entropic(self.temperature * (float(G.diagonal().mean()) or 1.0)) if self.relative else self
 
     def value(self, x: Array) -> float:
         if self.relative:
-            raise NotImplementedError("the temperature depends on the Gramian: take .at(G) first")
+            raise NotImplementedError("the temperature depends on the Gramian: call .at(G) first")
         y = -x / self.temperature
         top = float(y.max())
         return self.temperature * (top + float(np.log(np.exp(y - top).mean())))
@@ -192,7 +192,7 @@ class Entropic(Family):
         if not len(unit.norms):
             return Outcome(np.full(unit.m, 1.0 / unit.m), Status.STATIONARY)
         top = float(unit.norms.max())
-        scaled = unit._replace(norms=unit.norms / top)  # no overflow in the squares
+        scaled = unit._replace(norms=unit.norms / top)  # keeps the squares from overflowing
         scale = float(scaled.norms @ scaled.norms) / unit.m if self.relative else 1.0 / top / top
         return outcome_of(entropic_point(scaled, self.temperature * scale))
 
@@ -207,18 +207,18 @@ class Entropic(Family):
 
 
 def _check_cap(cap: float | None, eps: float | None) -> tuple[float | None, float | None]:
-    """Exactly one of cap > 0 and eps in (0, 1]."""
+    """Validate cap > 0 or eps in (0, 1]; exactly one of them must be given."""
     if (cap is None) == (eps is None):
         raise ParameterError("give either cap, the largest weight, or eps, the tail fraction, such as cap=0.2")
     if cap is not None and not as_number(cap, "cap") > 0.0:
         raise ParameterError(f"cap={cap:g}: the largest weight must be above 0 (and at least 1/m)")
     if eps is not None and not 0.0 < as_number(eps, "eps") <= 1.0:
-        raise ParameterError(f"eps={eps:g}: the tail fraction lies in (0, 1]; 1 is the mean, 1/m and below is MGDA")
+        raise ParameterError(f"eps={eps:g}: the tail fraction must lie in (0, 1]; 1 is the mean, 1/m and below is MGDA")
     return cap, eps
 
 
 def _cap_for(cap: float | None, eps: float | None, m: int) -> float:
-    """The largest weight for m objectives; raises where no weights below it sum to one."""
+    """Return the largest weight for m objectives; raise if weights below it cannot sum to one."""
     found = cap if cap is not None else 1.0 / (eps * m)  # type: ignore[operator]
     if found * m < 1.0 - 1e-12:
         raise InfeasibleCapError(
@@ -229,17 +229,17 @@ def _cap_for(cap: float | None, eps: float | None, m: int) -> float:
 
 
 def _capped_spectrum(m: int, cap: float) -> Array:
-    """The weights of the sorted losses that CVaR stands for: the cap as often as it fits, then the rest."""
+    """Return the spectrum of CVaR: the cap as often as it fits into a sum of one, then the remainder, then zeros."""
     return np.asarray(np.diff(np.minimum(cap * np.arange(m + 1), 1.0)))
 
 
 def _spectral_value(x: Array, spectrum: Array) -> float:
-    """``sum_i spectrum_i (-x)_(i)``, the largest of -x first."""
+    """Return ``sum_i spectrum_i (-x)_(i)``, with the entries of -x in decreasing order."""
     return -float(spectrum @ np.sort(x))
 
 
 def _check_spectrum(spectrum: Sequence[float] | Tensor | Array) -> Array:
-    """A non-increasing vector of weights, divided by its sum."""
+    """Validate a non-increasing vector of weights, and return it divided by its sum."""
     weights = as_weights(spectrum, "spectrum")
     if (np.diff(weights) > 0.0).any():
         raise ParameterError(
@@ -250,7 +250,7 @@ def _check_spectrum(spectrum: Sequence[float] | Tensor | Array) -> Array:
 
 
 def _spectrum_for(spectrum: Array, m: int) -> Array:
-    """The spectrum for m objectives: filled up with zeros."""
+    """Return the spectrum for m objectives, padded with zeros."""
     if len(spectrum) > m and spectrum[m:].any():
         raise ParameterError(
             f"spectrum has {len(spectrum)} weights, but there are m = {m} objectives; give at most {m}"
@@ -261,16 +261,16 @@ def _spectrum_for(spectrum: Array, m: int) -> Array:
 
 
 def _check_radius(radius: float) -> float:
-    """A chi-square radius, at least 0."""
+    """Validate a chi-square radius of at least 0."""
     if not as_number(radius, "radius") >= 0.0:
         raise ParameterError(f"radius={radius:g}: a divergence is >= 0; 0 is the mean, m - 1 and more is MGDA")
     return float(radius)
 
 
 def _check_temperature(temperature: float) -> float:
-    """A temperature, finite and above 0."""
+    """Validate a finite temperature above 0."""
     if not 0.0 < as_number(temperature, "temperature") < np.inf:
         raise ParameterError(
-            f"temperature={temperature:g}: it lies above 0 and is finite; near 0 is MGDA, large is the mean"
+            f"temperature={temperature:g}: it must be finite and above 0; near 0 is MGDA, large is the mean"
         )
     return float(temperature)

@@ -1,4 +1,4 @@
-"""What s of the subproblem (eq. sd-conic) must offer, and the quadratic dual problem that all of them solve."""
+"""The interface of s in the subproblem (eq. sd-conic), and the quadratic dual problem that every s solves."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TRANSLATION = "s(x + c) = s(x) - c"
 
 
 class Center(NamedTuple):
-    """A point ``g0 = J.T u`` that the regularizer measures distances from.
+    """The point ``g0 = J.T u`` from which the regularizer measures distances.
 
     Attributes:
-        weights: u, shape ``(m,)``.
+        weights: the weights u, shape ``(m,)``.
         slopes: ``G u``, shape ``(m,)``.
         square: ``|g0|^2``.
     """
@@ -35,16 +35,16 @@ class Center(NamedTuple):
 
 
 class Quadratic(NamedTuple):
-    """The dual for a quadratic regularizer: minimise ``s*(-lambda) + <lambda, x0> + beta/2 |J.T lambda|^2``.
+    """The dual problem for a quadratic regularizer: minimise ``s*(-lambda) + <lambda, x0> + beta/2 |J.T lambda|^2``.
 
-    Every other regularizer is one of these, for the right beta (`paretograd.subproblem.solve`).
+    Every other regularizer reduces to this problem, for the right beta (`paretograd.subproblem.solve`).
 
     Attributes:
         G: the Gramian, shape ``(m, m)``.
-        unit: the same, as cosines and norms.
+        unit: the Gramian as cosines and norms.
         beta: a positive number.
-        center: where the regularizer is centred, whose slopes are x0; None for the origin.
-        least: ask for the smallest multipliers where they are not unique.
+        center: the centre of the regularizer, whose slopes are x0; None is the origin.
+        least: if True, return the smallest multipliers if they are not unique.
     """
 
     G: Array
@@ -55,14 +55,14 @@ class Quadratic(NamedTuple):
 
     @property
     def slopes(self) -> Array:
-        """x0, the decreases at the centre, shape ``(m,)``."""
+        """The decreases x0 at the centre, shape ``(m,)``."""
         return np.zeros(self.unit.m) if self.center is None else self.center.slopes
 
     def shifted(self) -> UnitGramian:
-        """The Gramian of ``g_k + g0 / beta``.
+        """Return the Gramian of ``g_k + g0 / beta``.
 
         For weights that sum to one, ``beta/2 |J.T lambda|^2 + <lambda, x0>`` is ``beta/2 |J.T lambda + g0/beta|^2`` up
-        to a constant, so that moving the gradients does away with the centre.
+        to a constant. Shifting the gradients therefore eliminates the centre.
         """
         if self.center is None:
             return self.unit
@@ -76,9 +76,9 @@ class DualPoint(NamedTuple):
     Attributes:
         multipliers: lambda, shape ``(m,)``.
         conjugate: ``s*(-lambda)``.
-        residual: violation of the optimality conditions, relative to the terms in them.
-        steps: linear systems solved.
-        stationary: no direction is better than zero.
+        residual: violation of the optimality conditions, relative to their terms.
+        steps: number of linear systems solved.
+        stationary: True if no direction is better than zero.
     """
 
     multipliers: Array
@@ -89,37 +89,37 @@ class DualPoint(NamedTuple):
 
 
 class Scalarization(ABC):
-    """s of eq. sd-conic: how the decreases ``x = J d`` of all objectives count as one number, the lower the better."""
+    """The function s of eq. sd-conic. It maps the decreases ``x = J d`` to one number; lower is better."""
 
-    #: s in a table.
+    #: Printed form of s.
     formula: str
-    #: Whether ``s(t x) = t s(x)`` for t > 0: then lambda does not depend on beta.
+    #: True if ``s(t x) = t s(x)`` for t > 0. lambda then does not depend on beta.
     homogeneous: bool = False
-    #: Whether s is a convex risk measure: then lambda lies in the simplex.
+    #: True if s is a convex risk measure. lambda then lies in the simplex.
     risk: bool = False
-    #: Whether d never conflicts, whatever the gradients.
+    #: True if d conflicts with no gradient, for every Jacobian.
     non_conflicting: bool = False
-    #: The one number of objectives that s is made for; None for any.
+    #: Number of objectives that s requires; None if any.
     m: int | None = None
-    #: Residuals up to this count as approximate solutions rather than failures.
+    #: Largest residual that counts as an approximate solution rather than a failure.
     accuracy: float = 0.0
-    #: The most specific result that covers s with half the squared norm as r, where Theorem 4 applies.
+    #: The most specific result that covers s with half the squared norm as r, if Theorem 4 applies.
     theorem: str = "thm:PSreg"
-    #: The F of Theorem 4 for every number of objectives; None if it must be found from `surrogate`.
+    #: The F of Theorem 4 for every number of objectives; None if only `surrogate` gives it.
     F: Surrogate | None = None
     #: Other constants of condition (A) for half the squared norm.
     alternatives: tuple[Alternative, ...] = ()
-    #: What the guarantee depends on; None if that follows from the other attributes.
+    #: Conditions on which the guarantee depends; None if they follow from the other attributes.
     note: str | None = None
 
     @property
     def sums_to_one_at_least(self) -> bool:
-        """Return True if the multipliers always sum to at least one, so that ``|J.T lambda| >= gamma``."""
+        """True if the multipliers always sum to at least one, which implies ``|J.T lambda| >= gamma``."""
         return self.risk
 
     @abstractmethod
     def value(self, x: Array) -> float:
-        """s(x), infinity outside its domain."""
+        """Return s(x), or infinity outside its domain."""
 
     @abstractmethod
     def dual(self, problem: Quadratic) -> DualPoint:
@@ -127,14 +127,14 @@ class Scalarization(ABC):
 
     @abstractmethod
     def hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
-        """What Theorem 4 asks of s, for m objectives, with the evidence."""
+        """Return Theorem 4's hypotheses on s for m objectives, with their evidence."""
 
     @abstractmethod
     def surrogate(self, m: int) -> Array | None:
-        """phi = ``-grad s(0)``, shape ``(m,)``: the theorem's F is ``sum_k phi_k f_k``. None where it is not known."""
+        """Return phi = ``-grad s(0)``, shape ``(m,)``, or None if unknown. The theorem's F is ``sum_k phi_k f_k``."""
 
     def at(self, G: Array) -> Scalarization:
-        """s for this Gramian; itself unless s depends on the gradients."""
+        """Return s for this Gramian: itself, unless s depends on the gradients."""
         return self
 
     def __repr__(self) -> str:
@@ -142,15 +142,15 @@ class Scalarization(ABC):
 
 
 class Family(Scalarization):
-    """An s whose properties are theorems of the literature, with an exact solver of its own."""
+    """A scalarization with an exact solver of its own, whose properties are proved in the literature."""
 
-    #: Where the properties are proved.
+    #: Reference for the properties.
     citation: str
     F: Surrogate | None = MEAN  # the uniform weights lie in the dual set of every symmetric family
 
     @abstractmethod
     def shortest(self, unit: UnitGramian, *, least: bool = False) -> Outcome:
-        """Weights of the direction for half the squared norm; with ``least``, the smallest if not unique."""
+        """Return the weights of the direction for half the squared norm, or the smallest of them with ``least``."""
 
     def hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
         texts = (CONVEX, DECREASING, ZERO, TRANSLATION) if self.risk else (CONVEX, DECREASING, ZERO)
@@ -161,10 +161,10 @@ class Family(Scalarization):
 
 
 class Written(Scalarization):
-    """An s that a user wrote as a function of x. Its hypotheses must be checked.
+    """A scalarization that a user wrote as a function of x. Its hypotheses must be checked.
 
     Args:
-        function: s itself.
+        function: the function s.
         risk: claim that s is a convex risk measure, ``s(x + c) = s(x) - c``. The claim is checked.
     """
 
@@ -173,7 +173,7 @@ class Written(Scalarization):
         self.formula = f"{getattr(function, '__name__', 's')}(x)"
 
     def _completed(self, m: int, *shape: Hypothesis) -> tuple[Hypothesis, ...]:
-        """Return the given hypotheses on the shape of s, and those that are evaluated for every written s."""
+        """Return the given hypotheses on the shape of s and those that are checked for every such s."""
         found = (probing.check_zero(self.value(np.zeros(m)), ZERO), *shape)
         return (*found, probing.check_translation(self.value, m, TRANSLATION)) if self.risk else found
 

@@ -20,15 +20,15 @@ from paretograd.subproblem.scalarization import CONVEX, DECREASING, TRANSLATION,
 
 
 class Smooth(Written):
-    """A twice differentiable convex function of x, written in torch; infinite or NaN outside its domain.
+    """A twice differentiable convex function of x, written in torch. It is infinite or NaN outside its domain.
 
-    The direction lies in the span of the gradients, so that in an orthonormal basis of it the problem has at most m
-    unknowns: ``min over p of s(x0 + L p) + |p|^2 / (2 beta)`` with ``L L' = G``. Derivatives come from torch.autograd.
+    The direction lies in the span of the gradients. In an orthonormal basis of this span, the problem has at most m
+    unknowns: ``min over p of s(x0 + L p) + |p|^2 / (2 beta)`` with ``L L' = G``. The derivatives are torch.autograd's.
 
     Args:
-        function: takes x, a float64 tensor of shape ``(m,)``, and returns a scalar tensor.
-        risk: claim that s is a convex risk measure, ``s(x + c) = s(x) - c``: it is checked, and puts the
-            multipliers on the simplex.
+        function: function that takes x, a float64 tensor of shape ``(m,)``, and returns a scalar tensor.
+        risk: claim that s is a convex risk measure, ``s(x + c) = s(x) - c``. The claim is checked; it implies that the
+            multipliers lie in the simplex.
     """
 
     def __init__(self, function: Callable[[Tensor], Tensor], risk: bool = False) -> None:
@@ -40,16 +40,16 @@ class Smooth(Written):
         if not isinstance(found, Tensor):
             raise HypothesisError(
                 "s returns a scalar tensor",
-                f"s returned {type(found).__name__}; write it in torch, so that it can be differentiated, or wrap a "
+                f"s returned {type(found).__name__}; write it in torch, which can differentiate it, or wrap a "
                 "function that builds a cvxpy expression in paretograd.subproblem.Cvxpy",
             )
         if found.numel() != 1 or found.is_complex():
             raise ShapeError(
-                f"s returns one real number; for x of shape ({len(x)},) it returned shape {tuple(found.shape)}. "
+                f"s must return one real number; for x of shape ({len(x)},) it returned shape {tuple(found.shape)}. "
                 "Reduce it, for instance with .sum() or .mean()"
             )
         number = float(found)
-        return number if number > -math.inf else math.inf  # NaN, too: outside the domain
+        return number if number > -math.inf else math.inf  # NaN also means outside the domain
 
     def dual(self, problem: Quadratic) -> DualPoint:
         unit, beta = problem.unit, problem.beta
@@ -63,13 +63,13 @@ class Smooth(Written):
         return DualPoint(point.multipliers, point.conjugate, point.residual, point.steps)
 
     def _is_risk(self, m: int) -> bool:
-        """Return True if s is a risk measure, by the claim or at sampled points."""
+        """Return True if s is a risk measure, as claimed or as found at sampled points."""
         if m not in self._risks:
             self._risks[m] = self.risk or probing.check_translation(self.value, m, TRANSLATION).holds
         return self._risks[m]
 
     def _start(self, problem: Quadratic, L: Array, x0: Array) -> tuple[Array, Jet] | None:
-        """A point at which s has derivatives, and these: the centre, or else a multiple of MGDA's direction."""
+        """Return a point and the derivatives of s there, or None: at the centre, or on MGDA's direction."""
         jet = self._jet(x0)
         if jet is not None:
             return np.zeros(L.shape[1]), jet
@@ -82,11 +82,11 @@ class Smooth(Written):
         return None
 
     def _jet(self, x: Array) -> Jet | None:
-        """Value, gradient and Hessian at x; None where one of them is not finite."""
+        """Return the value, gradient and Hessian at x, or None if one of them is not finite."""
         value = self.value(x)
         if not math.isfinite(value):
             return None
-        # A batched second backward takes a fifth of the time of torch.func.hessian for so few unknowns.
+        # For so few unknowns, a batched second backward takes a fifth of the time of torch.func.hessian.
         point = torch.from_numpy(np.array(x)).requires_grad_()
         with torch.enable_grad():
             y = self.function(point).reshape(())
