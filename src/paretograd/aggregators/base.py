@@ -1,4 +1,4 @@
-"""What every aggregation rule has: a Jacobian in, a direction out; or a Gramian in, weights out."""
+"""Base classes of all aggregation rules: from a Jacobian to a direction, or from a Gramian to weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from paretograd.solution import Outcome, Solution, Status
 
 @dataclass(frozen=True)
 class Description:
-    """What ``paretograd explain`` and the docs show of a rule."""
+    """Texts about a rule that ``paretograd explain`` and the documentation show."""
 
     formula: str
     reference: str
@@ -46,9 +46,9 @@ class Description:
 
 
 class Aggregator(ABC):
-    """A rule that turns m gradients into one direction ``d``; parameters move by ``-lr * d``.
+    """A rule that combines m gradients into one direction ``d``. Parameters move by ``-lr * d``.
 
-    A rule sees the gradients through their Gramian alone and answers with weights: ``d = J.T @ w``.
+    A rule sees only the Gramian of the gradients and returns weights: ``d = J.T @ w``.
     """
 
     #: Name in the registry and on the command line.
@@ -60,25 +60,31 @@ class Aggregator(ABC):
     @property
     @abstractmethod
     def guarantee(self) -> Guarantee:
-        """What the theory promises about every direction of this rule."""
+        """Properties that the theory guarantees for every direction of this rule."""
 
     @abstractmethod
     def _answer(self, G: Array, eps: float) -> Outcome:
-        """Weights for one Gramian in float64, whose entries are off by about ``eps``; it may be anything square."""
+        """Return the weights for one float64 matrix, shape ``(m, m)``, whose entries are accurate to about ``eps``.
+
+        The caller has not checked that the matrix is a Gramian.
+        """
 
     def _least_answer(self, G: Array, eps: float) -> Outcome:
-        """As `_answer`; where weights are not unique, the smallest, which do not depend on the order of the rows."""
+        """Return the same as `_answer`, but the smallest weights if they are not unique.
+
+        These do not depend on the order of the rows.
+        """
         return self._answer(G, eps)
 
     def _outcome(self, G: Array, eps: float) -> Outcome:
-        """The same for callers who hand on the weights alone: it warns where they are not exact."""
+        """Return the same as `_answer`, and warn if the weights are not exact. The caller keeps only the weights."""
         outcome = self._answer(G, eps)
         if not outcome.status.ok:
             _warn_if_inexact(self, outcome.status, outcome.residual, eps)
         return outcome
 
     def solve(self, gramian: Tensor) -> Solution:
-        """Weights for a Gramian, with the evidence for them.
+        """Return the weights for a Gramian, with the status and residual of the solve.
 
         Args:
             gramian: ``J @ J.T``, shape ``(..., m, m)``; leading dimensions are a batch.
@@ -97,9 +103,9 @@ class Aggregator(ABC):
         return Solution(as_tensor(outcome.weights, like), outcome.status, outcome.residual, outcome.steps)
 
     def weights(self, gramian: Tensor) -> Tensor:
-        """Weights of shape ``(..., m)``, in the Gramian's dtype and on its device; a poor solve is warned of."""
+        """Return weights, shape ``(..., m)``, with the Gramian's dtype and device. Warn if they are inaccurate."""
         array, eps = _read(gramian)
-        if array.ndim == 2:  # the common case, without the evidence
+        if array.ndim == 2:  # the common case needs no Solution
             return as_tensor(self._outcome(array, eps).weights, gramian)
         solution = self.solve(gramian)
         if not solution.status.ok:
@@ -107,10 +113,10 @@ class Aggregator(ABC):
         return solution.weights
 
     def __call__(self, jacobian: Tensor) -> Tensor:
-        """The direction, shape ``(..., n)``, from a Jacobian ``(..., m, n)`` with one row per objective.
+        """Return the direction, shape ``(..., n)``, for a Jacobian ``(..., m, n)`` with one row per objective.
 
-        The Gramian, the weights and the sum are computed in float64, but for a few long float32 rows on a GPU, whose
-        products are float32's; the result has the Jacobian's dtype.
+        The Gramian, the weights and the sum are computed in float64. The exception is a few long float32 rows on a GPU,
+        whose products are computed in float32. The result has the Jacobian's dtype.
         """
         quick = quick_gramian(jacobian)
         if quick is not None:
@@ -122,36 +128,37 @@ class Aggregator(ABC):
         return combine(self.weights(G), jacobian)
 
     def one_step(self) -> AbstractContextManager[None]:
-        """All calls within count as one step, for a rule that changes from step to step, such as `Mixed`.
+        """Context manager in which all calls count as one step, for a rule that changes with the step, such as `Mixed`.
 
-        A batch is one step, and so are the groups of a `backward`; use it where you aggregate parts of a step apart.
+        A batch is one step, and so are all groups of one `backward`. Use this if you aggregate parts of a step
+        separately.
         """
         return nullcontext()
 
     def normalized(self) -> Aggregator:
-        """The starred variant of the paper (UPGrad*): weights divided by the sum of their magnitudes."""
+        """Return the paper's starred variant (UPGrad*), whose weights are divided by the sum of their magnitudes."""
         from paretograd.aggregators.normalized import Normalized
 
         return Normalized(self)
 
     def as_module(self) -> AggregatorModule:
-        """The rule as a `torch.nn.Module`: as an attribute of a model, it has its state in the model's `state_dict`."""
+        """Return the rule as a `torch.nn.Module`. In a model, it saves its state in the model's `state_dict`."""
         return AggregatorModule(self)
 
     def _starred_guarantee(self) -> Guarantee:
         return self.guarantee.normalized()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must keep; empty for a rule without state."""
+        """Return the state to save in a checkpoint; empty for a rule without state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         if state:
-            raise ParameterError(f"{self!r} has no state, but the state to load holds {sorted(state)}")
+            raise ParameterError(f"{self!r} has no state, but the state to load contains {sorted(state)}")
 
     def __repr__(self) -> str:
-        """The call that makes this rule anew, less what is the default."""
+        """Return the expression that recreates this rule, without default arguments."""
         shown = []
         for name, parameter in inspect.signature(type(self).__init__).parameters.items():
             value = getattr(self, name, parameter.default)
@@ -161,14 +168,14 @@ class Aggregator(ABC):
 
 
 class GramianAggregator(Aggregator):
-    """A rule that solves a problem on the Gramian, checked and split into cosines and norms."""
+    """A rule that solves a problem on the validated Gramian, given as cosines and norms."""
 
     @abstractmethod
     def _solve(self, unit: UnitGramian) -> Outcome:
-        """Weights for one Gramian."""
+        """Return the weights for one Gramian."""
 
     def _solve_least(self, unit: UnitGramian) -> Outcome:
-        """The smallest weights that give the same direction, for a rule whose weights may not be unique."""
+        """Return the smallest weights that give the same direction. Override it if the weights may not be unique."""
         return self._solve(unit)
 
     def _answer(self, G: Array, eps: float) -> Outcome:
@@ -191,11 +198,11 @@ class GramianAggregator(Aggregator):
 class AggregatorModule(nn.Module):
     """A module without parameters whose `state_dict` holds the state of a rule.
 
-    The state is one tensor of bytes, JSON in UTF-8: `torch.load` reads it with ``weights_only=True``, and a loop over
-    the entries of a `state_dict` finds nothing but tensors.
+    The state is one tensor of bytes that holds JSON in UTF-8. `torch.load` therefore reads it with
+    ``weights_only=True``, and all entries of a `state_dict` are tensors.
 
     Args:
-        aggregator: the rule; it stays as it is, and `backward` takes either.
+        aggregator: the rule. It remains usable on its own, and `backward` accepts either.
     """
 
     def __init__(self, aggregator: Aggregator) -> None:
@@ -203,11 +210,11 @@ class AggregatorModule(nn.Module):
         self.aggregator = aggregator
 
     def forward(self, jacobian: Tensor) -> Tensor:
-        """The rule's direction, shape ``(..., n)``, from a Jacobian of shape ``(..., m, n)``."""
+        """Return the rule's direction, shape ``(..., n)``, for a Jacobian of shape ``(..., m, n)``."""
         return self.aggregator(jacobian)
 
     def get_extra_state(self) -> Tensor:
-        """What the module adds to a `state_dict`."""
+        """Return the rule's state as a tensor of bytes, for the module's `state_dict`."""
         text = to_json(self.aggregator.state_dict())
         return torch.from_numpy(np.frombuffer(bytearray(text.encode()), dtype=np.uint8))
 
@@ -226,42 +233,42 @@ class AggregatorModule(nn.Module):
 
 
 def _warn_if_inexact(rule: object, status: Status, residual: float, eps: float) -> None:
-    """Warn where a solve ended INACCURATE by more than `_NEGLIGIBLE` and than the rounding of its Gramian.
+    """Warn if a solve ended INACCURATE and its residual exceeds `_NEGLIGIBLE` and the rounding of its Gramian.
 
-    The residual is told by its power of ten: Python shows the same words once for each place, so that a training loop
-    gets a few lines and not one for each step.
+    The message rounds the residual up to a power of ten. Python shows the same message only once for each line, so a
+    training loop prints a few warnings and not one for each step.
 
     Args:
-        rule: whose weights they are.
-        status: of the solve.
-        residual: of the solve.
-        eps: relative rounding of the Gramian's entries.
+        rule: the rule that computed the weights.
+        status: status of the solve.
+        residual: residual of the solve.
+        eps: relative rounding error of the Gramian's entries.
     """
     if status is not Status.INACCURATE or residual <= max(_NEGLIGIBLE, eps):
         return
     size = f"up to 1e{math.ceil(math.log10(residual)):+03d}" if math.isfinite(residual) else str(residual)
     warnings.warn(
-        f"inexact weights: {rule!r} did not solve its problem to rounding, the residual is {size}, and the direction "
-        "may be off by as much. rule.solve(G) on the Gramian tells more, and pg.certify(G, weights) what still holds",
+        f"inexact weights: {rule!r} did not solve its problem to rounding. The residual is {size}, and the error of "
+        "the direction may be as large. rule.solve(G) gives details; pg.certify(G, weights) checks what still holds",
         stacklevel=callers_level(),
     )
 
 
 def _read(gramian: Tensor) -> tuple[Array, float]:
-    """The checked values, and the rounding error that their dtype stands for."""
+    """Validate a Gramian, and return its values with the rounding error of its dtype."""
     check_gramian(gramian)
     return as_array(gramian), _EPS.get(gramian.dtype, 2e-16)
 
 
 def as_tensor(weights: Array, like: Tensor) -> Tensor:
-    """Weights in the dtype and on the device of a Gramian."""
+    """Return the weights in the dtype and on the device of a Gramian."""
     if like.dtype is torch.float32 and like.is_cpu:
         return torch.from_numpy(weights.astype(np.float32))
     return torch.from_numpy(weights).to(dtype=like.dtype, device=like.device)
 
 
-#: Residuals up to this stay below what a float64 Gramian resolves of lengths: they change no step that is taken.
+#: Largest residual without a warning: a float64 Gramian resolves lengths no better.
 _NEGLIGIBLE = 1e-8
 
-#: Rounding error of a Gramian's entries by dtype.
+#: Rounding error of a Gramian's entries, by dtype.
 _EPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)}

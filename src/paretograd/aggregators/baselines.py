@@ -19,18 +19,18 @@ from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Status, outcome_of
 from paretograd.solvers.min_norm import min_norm_point
 
-#: Calls that one block of random weights serves.
+#: Number of calls for which random weights are drawn at once.
 _BLOCK = 64
 
 
 class RGW(Aggregator):
-    r"""Random weights on the simplex, drawn anew at every call.
+    r"""Random gradient weighting: random weights on the simplex, drawn independently at every call.
 
     $$ d = J^\top\, \mathrm{softmax}(\xi), \qquad \xi \sim \mathcal N(0, I) $$
 
     Args:
-        seed: of the rule's own generator; None takes one from torch's global generator.
-        generator: a torch generator to take the seed from instead.
+        seed: seed of the rule's own generator; None draws one from torch's global generator.
+        generator: a torch generator from which to draw the seed instead.
     """
 
     name = "rgw"
@@ -51,7 +51,7 @@ class RGW(Aggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """None: RGW has no fixed point unless every gradient vanishes."""
+        """No guarantee: RGW has no fixed point unless every gradient vanishes."""
         return Guarantee(None, in_hull=True, equivariant=False, note="No fixed point: no guarantee is possible.")
 
     def weights(self, gramian: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class RGW(Aggregator):
         return Outcome(torch.softmax(self._normals[row].double(), dim=0).numpy())
 
     def _next(self, m: int) -> int:
-        """The next row of the block. Drawing in blocks takes a fraction of the time of single draws."""
+        """Return the next row of the block. Drawing a block takes a fraction of the time of single draws."""
         if self._used == len(self._normals) or self._normals.shape[1] != m:
             self._draw_block(m)
         self._used += 1
@@ -88,13 +88,13 @@ class RGW(Aggregator):
 
 
 class ClippedMGDA(GramianAggregator):
-    r"""MGDA with its weights cut off at C afterwards: the naive baseline that capped MGDA is compared with.
+    r"""MGDA with its weights clipped at C after solving: the naive baseline for capped MGDA.
 
     $$ w_k = \min(w^{\mathrm{MGDA}}_k, C), \qquad\text{then, if renormalised,}\quad w \leftarrow w / \|w\|_1 $$
 
     Args:
         cap: the largest weight C, above 0.
-        renormalize: whether to divide by the sum after cutting; weights may then exceed the cap again.
+        renormalize: if True, divide by the sum after clipping. Weights may then exceed the cap again.
     """
 
     name = "clipped-mgda"
@@ -113,7 +113,7 @@ class ClippedMGDA(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """None: cutting the weights loses the variational inequality."""
+        """No guarantee: clipped weights do not satisfy the variational inequality."""
         return Guarantee(
             None,
             in_cone=True,

@@ -22,12 +22,13 @@ class Blend(Aggregator):
     r"""A convex combination of directions, $d = \sum_j a_j d_j$.
 
     Condition (A) is stable under convex combinations: if $\langle d_j, \nabla F \rangle \ge c_j \|d_j\|^2$ for one
-    F, then $\langle d, \nabla F \rangle \ge \min_j c_j \|d\|^2$, as the squared norm is convex. The same goes for not
-    conflicting, and for lying in the cone or the convex hull. UPGrad is a blend of m projections.
+    F, then $\langle d, \nabla F \rangle \ge \min_j c_j \|d\|^2$, because the squared norm is convex. If no part
+    conflicts, d does not conflict. If all parts lie in the cone or the convex hull, so does d. UPGrad is a blend of m
+    projections.
 
     Args:
-        aggregators: the rules.
-        weights: their shares a, divided by their sum; equal if None.
+        aggregators: the rules to combine.
+        weights: their shares a, divided by their sum; None for equal shares.
     """
 
     name = "blend"
@@ -53,7 +54,7 @@ class Blend(Aggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What all parts promise, with the smallest constant."""
+        """The properties that all parts guarantee, with the smallest constant."""
         parts = [
             rule.guarantee for rule, share in zip(self.aggregators, self.weights_of_rules, strict=True) if share > 0.0
         ]
@@ -80,7 +81,7 @@ class Blend(Aggregator):
         return self._blend(lambda rule: rule._least_answer(G, eps))
 
     def _blend(self, ask: Callable[[Aggregator], Outcome]) -> Outcome:
-        with self.one_step():  # of all parts, or of none if one of them fails
+        with self.one_step():  # if one part fails, no part counts a step
             outcomes = [ask(rule) for rule in self.aggregators]
         weights = np.einsum("j,jk->k", self.weights_of_rules, np.stack([outcome.weights for outcome in outcomes]))
         return Outcome(

@@ -16,7 +16,7 @@ from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, outcome_of
 from paretograd.solvers.dual_cone import project_and_average, project_gradients
 
-#: <d, q> = |d|^2 for a projection d of q, and <d, grad F> >= <d, q> as d conflicts with no gradient: c = 1.
+#: c = 1: <d, q> = |d|^2 for a projection d of q, and <d, grad F> >= <d, q> because d conflicts with no gradient.
 _PROJECTED = Guarantee("thm:PS_proj_cvg", non_conflicting=True, in_cone=True, beyond_hull=True, alignment=1.0)
 
 
@@ -26,7 +26,7 @@ class UPGrad(GramianAggregator):
     $$ d = \frac1m \sum_k p_k, \qquad p_k = \mathrm{proj}_{\{d : J d \ge 0\}}(g_k) $$
 
     Args:
-        preference: weights of the average, non-negative; None for 1/m each.
+        preference: non-negative weights of the average; None for 1/m each.
     """
 
     name = "upgrad"
@@ -45,9 +45,9 @@ class UPGrad(GramianAggregator):
     def guarantee(self) -> Guarantee:
         """Corollary 2, with a constant that holds for any preference u.
 
-        F is the sum, as for the uniform one. With ``p_k`` the projection of ``g_k``, ``<p_k, grad F> >= <p_k, g_k> =
-        |p_k|^2``, as ``p_k`` conflicts with no gradient, and ``|sum_k u_k p_k|^2 <= |u|_1 sum_k u_k |p_k|^2``: c = 1 /
-        |u|_1. (For F = sum_k u_k f_k the same proof gives 1/m.)
+        F is the sum, as for the uniform preference. Let ``p_k`` be the projection of ``g_k``. It conflicts with no
+        gradient, so ``<p_k, grad F> >= <p_k, g_k> = |p_k|^2``. Also ``|sum_k u_k p_k|^2 <= |u|_1 sum_k u_k |p_k|^2``.
+        Together they give c = 1 / |u|_1. (For F = sum_k u_k f_k the same proof gives 1/m.)
         """
         if self.preference is None:
             return _PROJECTED
@@ -89,13 +89,13 @@ class GreedyDCP(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """As UPGrad; but ties are broken by the order of the objectives."""
+        """The guarantee of UPGrad, but the order of the objectives breaks ties."""
         return replace(_PROJECTED, equivariant=False, note="Ties go to the first objective.")
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         found = project_gradients(unit)
         scaled = unit.restrict(found.weights) * unit.norms
         squares = np.maximum(np.einsum("ki,ki->k", scaled @ unit.C, scaled), 0.0)
-        # Values equal to rounding are ties: the first of them wins on every machine.
+        # Values that differ only by rounding are ties: the first of them wins on every machine.
         best = int(np.flatnonzero(squares >= squares.max() * (1.0 - 1e-12))[0])
         return outcome_of(found._replace(weights=found.weights[best]))

@@ -1,4 +1,4 @@
-"""Rules that ask for equal projections on all unit gradients: IMTL-G and ConFIG."""
+"""Rules with equal projections on all unit gradients: IMTL-G and ConFIG."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Status
 from paretograd.solvers.lapack import pivoted_qr, solve_factored, solve_spd, solve_triangular, spanning_rows
 
-#: Squares of Cholesky pivots above this leave no doubt about the rank, whatever the order of the rows.
+#: If all squared Cholesky pivots exceed this, the rank is full, for any order of the rows.
 _INDEPENDENT = 1e-6
 
 
 def _weights_if_independent(unit: UnitGramian) -> Array | None:
-    """Weights y of the unit gradients with ``C y = 1``, or None if C may be singular."""
+    """Return weights y of the unit gradients with ``C y = 1``, or None if C may be singular."""
     return solve_spd(unit.C.copy(), np.ones(len(unit.norms)), max(_INDEPENDENT, 100.0 * unit.resolution**2))
 
 
 def _spectrum(unit: UnitGramian) -> tuple[Array, Array]:
-    """Eigenvalues of C that count as positive, and their vectors: one decision of rank for every order of the rows."""
+    """Return the positive eigenvalues of C and their vectors. The rank does not depend on the order of the rows."""
     values, vectors = np.linalg.eigh(unit.C)
     kept = values > max(unit.resolution**2, len(values) * unit.eps)
     return values[kept], vectors[:, kept]
 
 
 def _rounding(unit: UnitGramian) -> float:
-    """The size at which slopes, coefficients and sums, all of order one, are rounding of the rows or of the Gramian."""
+    """Return the rounding error of slopes, coefficients and sums of order one, from the rows or the Gramian."""
     return max(FLOAT32_ROWS, 8.0 * unit.eps)
 
 
 def _without_rounding(values: Array, unit: UnitGramian) -> Array:
-    """The values, with those that are rounding set to zero."""
+    """Return the values, with those below the rounding error set to zero."""
     return np.where(np.abs(values) > _rounding(unit), values, 0.0)
 
 
 def _impartial(unit: UnitGramian) -> Array:
-    """``pinv(G) n`` with ``n_k = |g_k|``, up to scale.
+    """Return ``pinv(G) n`` with ``n_k = |g_k|``, up to scale.
 
-    If the gradients are dependent, r of them span the others, ``J = D M B`` with the norms in D and unit rows in B, and
-    ``pinv(G) = pinv(D M)' inv(B B') pinv(D M)``. Coefficients in M that are rounding are set to zero: norms may range
-    over many decades, and a long gradient would carry them into the place of a short one.
+    If the gradients are dependent, r of them span the others: ``J = D M B`` with the norms in D and unit rows in B, and
+    ``pinv(G) = pinv(D M)' inv(B B') pinv(D M)``. Coefficients of M below the rounding error are set to zero. The norms
+    may range over many decades, and a long gradient would amplify such coefficients to the size of a short one.
     """
     y = _weights_if_independent(unit)
     if y is not None:
         return np.asarray(y * (unit.norms.min() / unit.norms))
-    # By falling norm: the order that the rows came in has no effect, and Householder's method is accurate row by row.
+    # Sort by decreasing norm: the given order then has no effect, and Householder's method is accurate row by row.
     order = np.argsort(-unit.norms, kind="stable")
     norms = unit.norms[order] / (math.sqrt(unit.norms.min()) * math.sqrt(unit.norms.max()))
     values, vectors = _spectrum(unit)
@@ -70,7 +70,7 @@ class IMTLG(GramianAggregator):
 
     $$ w = (J J^\top)^\dagger\, n, \quad n_k = \|g_k\|, \qquad\text{then } w \leftarrow w / \textstyle\sum_k w_k $$
 
-    The last division may flip the sign: d can conflict with every gradient (the paper's counter-example).
+    The last division may flip the sign, and d may conflict with every gradient (the paper's counter-example).
     """
 
     name = "imtl-g"
@@ -79,12 +79,12 @@ class IMTLG(GramianAggregator):
         formula="w = (J J.T)^+ n with n_k = |g_k|, then w <- w / sum(w)",
         reference="Liu et al. 2021, ICLR ('Towards Impartial Multi-task Learning')",
         paper="appendix IMTL-G; Table 1",
-        when="To compare with. It may conflict with all gradients at once: check its certificate.",
+        when="For comparison. It may conflict with all gradients at once: check its certificate.",
     )
 
     @property
     def guarantee(self) -> Guarantee:
-        """None: neither in the cone nor in the dual cone in general."""
+        """No guarantee: in general d is neither in the cone nor in the dual cone."""
         return Guarantee(None, note="The paper's counter-example conflicts with all gradients.")
 
     def _solve(self, unit: UnitGramian) -> Outcome:
@@ -98,7 +98,7 @@ class IMTLG(GramianAggregator):
 
 
 class ConFIG(GramianAggregator):
-    r"""Conflict-free inverse gradients: equal angles to all gradients, with the length of their projections.
+    r"""Conflict-free inverse gradients: equal angles to all gradients, and the sum of their projections as length.
 
     $$ u = \frac{\hat J^\dagger \mathbf 1}{\|\hat J^\dagger \mathbf 1\|}, \qquad
        d = \Big(\sum_k \langle g_k, u \rangle\Big)\, u $$
@@ -117,7 +117,7 @@ class ConFIG(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """None in general: conflict-free only where the gradients are linearly independent."""
+        """No guarantee in general: d is sure to be non-conflicting only if the gradients are linearly independent."""
         return Guarantee(None, note="Non-conflicting only where the gradients are linearly independent.")
 
     def _solve(self, unit: UnitGramian) -> Outcome:
@@ -136,7 +136,7 @@ class ConFIG(GramianAggregator):
         if abs(length) <= _rounding(unit) * float(unit.norms @ np.abs(slopes)):
             return Outcome(np.zeros(unit.m), Status.OPTIMAL, 0.0, 1)
         y = vectors @ (shares / values)
-        # A coefficient that is rounding would become the largest weight if its gradient is by far the shortest.
+        # A coefficient that is only rounding would become the largest weight if its gradient were by far the shortest.
         y[np.abs(y) <= min(_rounding(unit), 8.0 * unit.eps / float(values.min())) * np.abs(y).max()] = 0.0
         y *= length / float(shares @ (shares / values))
         return Outcome(unit.expand(y / unit.norms), Status.OPTIMAL, 0.0, 1)

@@ -1,4 +1,4 @@
-"""Mixed aggregator scheduling: another rule of a pool at each step (alg. mixed_aggr_scheduling)."""
+"""Mixed aggregator scheduling: each step uses one rule of a pool (alg. mixed_aggr_scheduling)."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ Answer = TypeVar("Answer")
 
 
 class Mixed(Aggregator):
-    r"""A pool of rules, one of which acts at each step, as a schedule says (alg. mixed_aggr_scheduling).
+    r"""A pool of rules and a schedule that chooses one of them for each step (alg. mixed_aggr_scheduling).
 
     $$ d_t = A_{j(t)}(J_t), \qquad j(t) \text{ from the schedule} $$
 
-    The rules have different strengths: MGDA may stall where UPGrad goes on, Nash-MTL does not mind scales. A
-    property that all of them promise, every step has, so that convergence is guaranteed as for one of them.
+    The rules have different strengths: MGDA may stall where UPGrad still progresses, and Nash-MTL ignores the scales of
+    the losses. If all rules guarantee a property, every step has it. Convergence follows as for a single rule.
 
-    A call is a step: a batch of Gramians given to `solve` or `weights` is one step, in which the same member acts on
-    all of the batch, and so is a call of `backward`, whatever its groups of parameters; `one_step` joins several
-    calls of yours. A call that fails is none. `position` counts the steps, and is kept in `state_dict`.
+    Each call counts as one step. A batch of Gramians given to `solve` or `weights` is one step, in which one member
+    handles the whole batch. A call of `backward` is one step, however many parameter groups it has. `one_step` joins
+    several calls into one. A call that fails does not count. `position` counts the steps; `state_dict` saves it.
 
     Args:
         pool: the rules.
         schedule: `RoundRobin(n)`, `Random(seed)`, `Sequence([0, 0, 1])`, or a function from the number of the step,
-            counted from 0, to a position in the pool; None lets the rules take turns at each step.
+            counted from 0, to a position in the pool. None switches to the next rule at each step.
     """
 
     name = "mixed"
@@ -47,7 +47,7 @@ class Mixed(Aggregator):
         formula="d_t = A_j(J_t),  j from a schedule",
         reference="Hu, Ho and Yu 2026 (the paper)",
         paper="alg. mixed_aggr_scheduling; Theorem 2",
-        when="No single rule serves the whole run: mix their strengths, or take it as a typical rule to compare with.",
+        when="No single rule serves the whole run: mix their strengths, or use it as a typical rule for comparison.",
     )
 
     def __init__(self, pool: Iterable[Aggregator], schedule: Schedule | Callable[[int], int] | None = None) -> None:
@@ -60,7 +60,7 @@ class Mixed(Aggregator):
         self.schedule = RoundRobin() if schedule is None else as_schedule(schedule)
         self.schedule.check(len(self.pool))
         self._position = 0
-        self._open: ExitStack | None = None  # a step under way; the rest is about it
+        self._open: ExitStack | None = None  # the step in progress, if any; the next two describe it
         self._acting: Aggregator | None = None
         self._answered = False
         self.name, self.label = _names(self.pool, self.schedule)  # type: ignore[misc]
@@ -70,42 +70,42 @@ class Mixed(Aggregator):
 
     @property
     def position(self) -> int:
-        """How many steps were taken, which is the number of the next one."""
+        """Number of steps taken, which is the index of the next one."""
         return self._position
 
     def member(self, step: int | None = None) -> Aggregator:
-        """The rule that acts at a step; at the next one if None."""
+        """Return the rule for a step; None is the next step."""
         return self.pool[self.schedule.index(self._position if step is None else step, len(self.pool))]
 
     @property
     def guarantee(self) -> Guarantee:
-        r"""What all members promise, with the smallest constant.
+        r"""The properties that all members guarantee, with the smallest constant.
 
-        At step t one member acts, so that whatever all of them promise of every Jacobian (no conflict, a place in the
-        cone, in the hull or beyond it, a degree, equivariance) holds at every step, whoever chooses. The theorems are
-        about a run, and need one F for all its steps. There are four cases.
+        At step t one member acts. So whatever all members guarantee for every Jacobian (no conflict, weights in the
+        cone, in the hull or beyond it, a degree, equivariance) holds at every step, for every schedule. The theorems
+        are about a run, and need one F for all its steps. There are four cases.
 
-        1. All are non-conflicting and in the hull: Theorem 2 asks for nothing else at a step, and its F, the sum, is
-           the same at all of them; c = 1. If all satisfy (A) for the mean, F is the mean, which is stronger.
-        2. All satisfy (A) for one F: so does the run, with the least of their c. If some do for the mean and others for
-           the sum, F is the sum: $\langle d, \nabla \sum_k f_k \rangle
+        1. All are non-conflicting and in the hull. Theorem 2 requires nothing else of a step, and its F, the sum, is
+           the same at every step; c = 1. If all satisfy (A) for the mean, F is the mean, which is stronger.
+        2. All satisfy (A) for one F. Then so does the run, with the smallest c, because $\|d\|^2 \ge 0$. If some
+           satisfy it for the mean and others for the sum, F is the sum: $\langle d, \nabla \sum_k f_k \rangle
            = m \langle d, \nabla \frac1m \sum_k f_k \rangle \ge m c \|d\|^2 \ge c \|d\|^2$. The converse would
-           cost a factor m. In (A) the least c serves all, as $\|d\|^2 \ge 0$. Then Corollary 1 holds, with the step
-           c / L for the L of this F, if all are beyond the hull.
-        3. Else Theorem 1 with F the sum, which asks for $\langle d_t, \nabla F \rangle \ge c_t \Gamma_t \|d_t\|$
-           with a $\Gamma_t \ge \gamma$ of our choice at each step: $\|d\|$ where a member satisfies (A) and is
-           beyond the hull, and $\|d\| / \|w\|_1$ with c = 1 where it is non-conflicting with $w \ge 0$, as
+           cost a factor m. If all are beyond the hull, Corollary 1 holds, with the step c / L for the L of this F.
+        3. Otherwise Theorem 1 applies with F the sum. It requires
+           $\langle d_t, \nabla F \rangle \ge c_t \Gamma_t \|d_t\|$ for some $\Gamma_t \ge \gamma$ at each step. If
+           the member satisfies (A) and is beyond the hull, take $\Gamma = \|d\|$. If it is non-conflicting with
+           $w \ge 0$, take $\Gamma = \|d\| / \|w\|_1$ and c = 1, because
            $\sum_k \langle d, g_k \rangle \ge \sum_k \frac{w_k}{\|w\|_1} \langle d, g_k \rangle
-           = \|d\|^2 / \|w\|_1$. The bound holds with the least c_t, but the theorem's step,
-           $c_t \Gamma_t / (L \|d_t\|)$, depends on the member that acts; the note tells it. A member whose own promise
-           is Theorem 1 on a condition brings that condition along.
-        4. A member that no theorem covers, or whose F is another one, leaves the pool uncovered: a schedule may choose
-           it for ever. The note names it.
+           = \|d\|^2 / \|w\|_1$. The bound holds with the smallest c_t, but the theorem's step,
+           $c_t \Gamma_t / (L \|d_t\|)$, depends on the acting member; the note states it. If a member's own
+           guarantee is Theorem 1 under a condition, the pool inherits the condition.
+        4. If no theorem covers a member, or its F is a different one, the pool is not covered: the schedule may choose
+           that member forever. The note names it.
         """
         return _pool_guarantee(self.pool, [rule.guarantee for rule in self.pool])
 
     def _starred_guarantee(self) -> Guarantee:
-        """Normalizing what a member answers is normalizing the member."""
+        """Return the guarantee of the normalized members: normalizing the answer normalizes the member."""
         return _pool_guarantee(self.pool, [rule.normalized().guarantee for rule in self.pool])
 
     def one_step(self) -> AbstractContextManager[None]:
@@ -113,7 +113,7 @@ class Mixed(Aggregator):
 
     @contextmanager
     def _new_step(self) -> Iterator[None]:
-        """A step of all calls within, and of the member that acts in it; it counts if no call fails."""
+        """Join all calls inside into one step of the pool and of its acting member. It counts if no call fails."""
         with ExitStack() as self._open:
             try:
                 yield
@@ -123,7 +123,7 @@ class Mixed(Aggregator):
         self._position += counts
 
     def _act(self, call: Callable[[Aggregator], Answer]) -> Answer:
-        """What the member that acts in this step answers."""
+        """Return the answer of the member that acts in this step."""
         with self.one_step():
             if self._acting is None:
                 member = self.member()
@@ -147,7 +147,7 @@ class Mixed(Aggregator):
         return self._act(lambda rule: rule.weights(gramian))
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, what the pool and the schedule are, and the states of the members that have one."""
+        """Return the position, the signatures of pool and schedule, and the states of members that have one."""
         return {
             "position": self._position,
             "pool": [_signature(rule) for rule in self.pool],
@@ -156,14 +156,14 @@ class Mixed(Aggregator):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; a state of another pool or schedule is refused, and nothing changes."""
+        """Restore what `state_dict` returned. Raise for the state of another pool or schedule, and change nothing."""
         if set(state) != {"position", "pool", "schedule", "members"}:
-            raise ParameterError(f"a state of {self.label} is what its state_dict returned; got one of {sorted(state)}")
+            raise ParameterError(f"{self.label} loads what its state_dict returned; got a state with {sorted(state)}")
         position, signatures = state["position"], [_signature(rule) for rule in self.pool]
         if list(state["pool"]) != signatures:
-            raise ParameterError(f"the state is that of another pool, {list(state['pool'])}; this one is {signatures}")
+            raise ParameterError(f"the state belongs to another pool, {list(state['pool'])}; this one is {signatures}")
         if type(position) is not int or position < 0:
-            raise ParameterError(f"position={position!r}: the number of steps taken is a whole number of at least 0")
+            raise ParameterError(f"position={position!r}: the number of steps must be a whole number of at least 0")
         parts: list[Aggregator | Schedule] = [self.schedule, *self.pool]
         members = (state["members"].get(str(j), {}) for j in range(len(self.pool)))
         _load_all(parts, (state["schedule"], *members))
@@ -174,30 +174,30 @@ class Mixed(Aggregator):
 
 
 def paper_pool() -> tuple[Aggregator, ...]:
-    """The rules that the paper mixes: MGDA, Nash-MTL*, UPGrad*, DualProj*."""
+    """Return the rules that the paper mixes: MGDA, Nash-MTL*, UPGrad* and DualProj*."""
     return MGDA(), NashMTL().normalized(), UPGrad().normalized(), DualProj().normalized()
 
 
 def mas_rand(seed: int | None = None) -> Mixed:
-    """The paper's pool, with a rule drawn anew at each step.
+    """Return the paper's pool with a random rule at each step.
 
     Args:
-        seed: a whole number, at least 0; None takes one from torch's global generator.
+        seed: a whole number, at least 0; None draws one from torch's global generator.
     """
     return Mixed(paper_pool(), Random(seed))
 
 
 def mas_rr(n: int) -> Mixed:
-    """The paper's pool, with each rule for n steps in a row.
+    """Return the paper's pool with each rule for n steps in a row.
 
     Args:
-        n: for how many steps in a row each rule acts, at least 1; written mas-rr(1000) or mas-rr(1k).
+        n: number of steps in a row for each rule, at least 1; written mas-rr(1000) or mas-rr(1k).
     """
     return Mixed(paper_pool(), RoundRobin(n))
 
 
 def _names(pool: tuple[Aggregator, ...], schedule: Schedule) -> tuple[str, str]:
-    """Name and label: those of the registry and the paper if the pool is the paper's."""
+    """Return name and label. The paper's pool has those of the registry and the paper."""
     if repr(pool) == repr(paper_pool()):
         if isinstance(schedule, Random):
             return "mas-rand", f"MAS-{schedule.label}"
@@ -207,12 +207,12 @@ def _names(pool: tuple[Aggregator, ...], schedule: Schedule) -> tuple[str, str]:
 
 
 def _signature(rule: Aggregator) -> str:
-    """What tells a rule from others, the same in another process: its parameters, unless its state holds them."""
+    """Return a text that identifies a rule across processes: its name if it has a state, otherwise its `repr`."""
     return rule.name if rule.state_dict() else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(rule))
 
 
 def _load_all(parts: Iterable[Aggregator | Schedule], states: Iterable[Mapping[str, Any]]) -> None:
-    """Load a state into each part, or, if one of them refuses, into none."""
+    """Load a state into each part, or into none if one of them fails."""
     before: list[tuple[Aggregator | Schedule, dict[str, Any]]] = []
     for part, state in zip(parts, states, strict=True):
         before.append((part, part.state_dict()))
@@ -227,7 +227,7 @@ def _load_all(parts: Iterable[Aggregator | Schedule], states: Iterable[Mapping[s
 
 
 def _pool_guarantee(pool: Sequence[Aggregator], promises: Sequence[Guarantee]) -> Guarantee:
-    """Return the guarantee of a pool from those of its members. `Mixed.guarantee` has the proof, case by case."""
+    """Return the guarantee of a pool from those of its members. `Mixed.guarantee` has the proof for each case."""
     if len(set(pool)) == 1:
         return promises[0]
     common = Guarantee.shared(promises)
@@ -248,7 +248,7 @@ def _pool_guarantee(pool: Sequence[Aggregator], promises: Sequence[Guarantee]) -
         if common.beyond_hull:
             return replace(common, theorem="thm:PS-cvx")
         if common.F == MEAN:
-            common = replace(common, F=SUM)  # (A) for the mean is (A) for the sum; for other weights it is not
+            common = replace(common, F=SUM)  # (A) for the mean implies (A) for the sum; other weights do not
     note = DYNAMIC_STEP if common.non_conflicting and common.in_cone else _notes(named)
     return replace(common, theorem="thm:PS-fd", note=note)
 
@@ -259,7 +259,7 @@ def _serves_sum(promise: Guarantee) -> bool:
 
 
 def _notes(named: Sequence[tuple[str, Guarantee]]) -> str:
-    """What the promises depend on, of those for which a constant step is not enough."""
+    """Return the conditions of the members for which a constant step does not suffice."""
     kept = {}
     for label, promise in named:
         if not promise.beyond_hull or promise.constant_for(SUM) is None:

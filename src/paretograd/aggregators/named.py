@@ -1,8 +1,8 @@
 """The rules that are named pairs (s, r) of the paper's subproblem (eq. sd-conic, Table 1).
 
 Each minimises ``s(J d) + r(|d|)``. Its s and r are attributes, and ``Subproblem(rule.s, rule.r)`` is the same rule.
-Its guarantee follows from s and r alone. Only the solver is its own: it has no search for beta and no check of
-hypotheses, and gives no duality gap. docs/generality.md compares the times.
+Its guarantee follows from s and r alone. Only the solver is specific to the rule: it does not search for beta, check
+hypotheses or compute a duality gap. docs/generality.md compares the times.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from paretograd.subproblem.scalarization import Family
 
 
 class NamedRule(GramianAggregator):
-    """A rule that is given by its s and r."""
+    """A rule defined by its s and r."""
 
-    #: How the decreases ``x = J d`` count.
+    #: Scalarization of the decreases ``x = J d``.
     s: Family
-    #: What the length of d costs.
+    #: Regularizer of the length of d.
     r: Regularizer = HalfSquare()
 
     @property
@@ -56,7 +56,7 @@ class Mean(NamedRule):
     $$ d = \frac1m \sum_k g_k \qquad\text{or}\qquad d = \sum_k \omega_k g_k $$
 
     Args:
-        weights: non-negative, one per objective; None for 1/m each.
+        weights: non-negative weights, one per objective; None for 1/m each.
     """
 
     name = "mean"
@@ -114,13 +114,12 @@ class CappedMGDA(NamedRule):
 
     $$ d = J^\top w, \qquad w = \arg\min_{w \in \Delta,\; w \le C} \|J^\top w\| $$
 
-    It is the direction of the conditional value-at-risk of the decreases, with $C = 1/(\epsilon m)$: no
-    single gradient, an attacker's included, can take more than the share C of the step. C >= 1 is MGDA,
-    C = 1/m is the mean.
+    It is the direction of the conditional value-at-risk of the decreases, with $C = 1/(\epsilon m)$. No single
+    gradient, not even an attacker's, has more than the share C of the step. C >= 1 is MGDA, and C = 1/m is the mean.
 
     Args:
-        cap: the largest weight C; at least 1/m.
-        eps: the tail fraction of the value-at-risk, in (0, 1], instead of the cap.
+        cap: the largest weight C, at least 1/m. Give either cap or eps.
+        eps: the tail fraction of the value-at-risk, in (0, 1].
     """
 
     name = "capped-mgda"
@@ -140,17 +139,17 @@ class CappedMGDA(NamedRule):
 
 
 class EntropicMGDA(NamedRule):
-    r"""MGDA with an entropy that keeps the weights near the uniform ones.
+    r"""MGDA with an entropy term that keeps the weights near the uniform weights.
 
     $$ w = \arg\min_{w \in \Delta} \tfrac12 \|J^\top w\|^2 + \tau\, \mathrm{KL}(w \,\|\, \tfrac1m),
        \qquad \tau = t \cdot \tfrac1m \textstyle\sum_k \|g_k\|^2 $$
 
     It is the direction of the entropic risk $s(x) = \tau \log \frac1m \sum_k e^{-x_k / \tau}$. Every weight is
-    positive and a smooth function of the gradients. A temperature near 0 is MGDA, a large one the mean; as it is
-    relative to the squared norms of the gradients, rescaling the losses does not change what it means.
+    positive and a smooth function of the gradients. A temperature near 0 gives MGDA, a large one the mean. It is
+    relative to the squared norms of the gradients, so rescaling all losses by one factor keeps the weights.
 
     Args:
-        temperature: t, above 0.
+        temperature: the number t, above 0.
     """
 
     name = "entropic-mgda"
@@ -170,17 +169,17 @@ class EntropicMGDA(NamedRule):
 
 
 class SpectralMGDA(NamedRule):
-    r"""MGDA on the sorted losses: the worst objective counts most, the next one less, and so on.
+    r"""MGDA on the sorted losses, weighted by a spectrum: the worst objective counts most.
 
     $$ d = \arg\min_d\; \sum_i \mu_i\, (-Jd)_{(i)} + \tfrac12 \|d\|^2, \qquad \mu_1 \ge \mu_2 \ge \dots \ge 0,
        \quad \textstyle\sum_i \mu_i = 1 $$
 
-    with the entries of $-Jd$ in decreasing order. The weights are the point of least norm in the permutahedron of
-    $\mu$. The spectrum (1, 0, ...) is MGDA, a constant one the mean, k equal entries capped MGDA with C = 1/k.
+    with the entries of $-Jd$ in decreasing order. The weights minimise $\|J^\top w\|$ over the permutahedron of
+    $\mu$. The spectrum (1, 0, ...) gives MGDA, a constant one the mean, and k equal entries capped MGDA with C = 1/k.
 
     Args:
-        spectrum: non-increasing weights, the first for the worst objective; divided by their sum, and filled up
-            with zeros. None for the linear spectrum m, m - 1, ..., 1.
+        spectrum: non-increasing weights, the first for the worst objective. They are divided by their sum and padded
+            with zeros to m entries. None is the linear spectrum m, m - 1, ..., 1.
     """
 
     name = "spectral-mgda"
@@ -200,12 +199,12 @@ class SpectralMGDA(NamedRule):
 
 
 class ChiSquareMGDA(NamedRule):
-    r"""MGDA over the weights within a chi-square ball around the uniform ones.
+    r"""MGDA over the weights in a chi-square ball around the uniform weights.
 
     $$ w = \arg\min_{w \in \Delta} \|J^\top w\| \quad\text{subject to}\quad m \|w\|^2 - 1 \le \rho $$
 
     Args:
-        radius: $\rho \ge 0$, the largest chi-square divergence; 0 is the mean, m - 1 and more is MGDA.
+        radius: the largest chi-square divergence, $\rho \ge 0$. 0 is the mean, and m - 1 or more is MGDA.
     """
 
     name = "chi-square-mgda"
@@ -229,12 +228,12 @@ class PowerMean(NamedRule):
 
     $$ d = \arg\max_d\; M_p(J d) - \tfrac12 \|d\|^2, \qquad M_p(x) = \Big(\tfrac1m \sum_k x_k^p\Big)^{1/p} $$
 
-    so that $w_k = x_k^{p-1} M_p(x)^{1-p} / m$ with $x = G w$. p = 1 is the mean, p = 0 (the geometric
-    mean) Nash-MTL up to its length, p = -1 FairGrad with alpha = 2 up to its length, p = -inf MGDA. For p < 1
-    every decrease must be non-negative; as p approaches 1 the limit is therefore DualProj, not the mean.
+    The weights are $w_k = x_k^{p-1} M_p(x)^{1-p} / m$ with $x = G w$. p = 1 is the mean, p = 0 (the geometric mean)
+    Nash-MTL up to length, p = -1 FairGrad with alpha = 2 up to length, and p = -inf MGDA. For p < 1 every decrease
+    must be non-negative. As p approaches 1, the limit is therefore DualProj and not the mean.
 
     Args:
-        p: exponent, at most 1; ``-math.inf`` is allowed.
+        p: the exponent, at most 1; ``-math.inf`` is allowed.
     """
 
     name = "power-mean"
@@ -254,12 +253,12 @@ class PowerMean(NamedRule):
 
 
 class DualProj(NamedRule):
-    r"""Project the mean gradient onto the dual cone.
+    r"""Dual-cone projection of the mean gradient.
 
     $$ d = \mathrm{proj}_{\{d : J d \ge 0\}}\Big(\frac1m \sum_k g_k\Big) $$
 
     Args:
-        preference: weights of the average, non-negative; None for 1/m each.
+        preference: non-negative weights of the average; None for 1/m each.
     """
 
     name = "dualproj"
@@ -284,17 +283,17 @@ class DualProj(NamedRule):
 
 
 class CAGrad(NamedRule):
-    r"""The best worst-case decrease within a ball around the mean gradient.
+    r"""Conflict-averse gradient: the best worst-case decrease within a ball around the mean gradient.
 
     $$ d = \arg\max_d\; \min_k \langle d, g_k \rangle
        \quad\text{subject to}\quad \|d - g_0\| \le c \|g_0\|, \qquad g_0 = \tfrac1m \sum_k g_k $$
 
-    that is $d = g_0 + c \|g_0\|\, g_w / \|g_w\|$ with $g_w = J^\top w$ for w in the simplex. (The
-    paper's formula drops the division by $\|g_w\|$.) Where the worst decrease does not fix d, at Pareto
-    stationary points, d is the point nearest to $g_0$.
+    The solution is $d = g_0 + c \|g_0\|\, g_w / \|g_w\|$ with $g_w = J^\top w$ for some w in the simplex. (The paper's
+    formula drops the division by $\|g_w\|$.) At Pareto stationary points the maximiser may not be unique; d is then
+    the one nearest to $g_0$.
 
     Args:
-        c: radius of the ball in units of the mean gradient's norm. 0 is the mean; from 1 on, no objective
+        c: radius of the ball in units of the mean gradient's norm. 0 is the mean. For c >= 1 no objective
             goes up.
     """
 

@@ -1,4 +1,4 @@
-"""The starred variant of a rule: its weights, divided by the sum of their magnitudes."""
+"""The starred variant of a rule, whose weights are divided by the sum of their magnitudes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from paretograd.solution import Outcome, Status
 
 
 class Normalized(Aggregator):
-    r"""Rescale a rule's direction into the convex hull of the gradients (appendix "Methods").
+    r"""A rule rescaled so that the magnitudes of its weights sum to one (appendix "Methods").
 
     $$ w \leftarrow w / \|w\|_1 $$
 
-    This moves no direction, only its length: it takes the dynamic step size out of rules such as Nash-MTL,
-    whose direction has the same length however close to stationarity, and turns a non-conflicting conic
-    direction into one that Theorem 2 covers with a constant step.
+    Only the length of the direction changes. If the weights are non-negative, the direction then lies in the convex
+    hull of the gradients. This removes the dynamic step size of rules such as Nash-MTL, whose direction has the same
+    length at any distance from stationarity. A non-conflicting direction in the cone becomes one that Theorem 2 covers
+    with a constant step.
 
     Args:
-        aggregator: the rule to normalise.
+        aggregator: the rule to normalize.
     """
 
     def __init__(self, aggregator: Aggregator) -> None:

@@ -1,6 +1,6 @@
-"""Rules as a person writes them: ``mgda, upgrad*, mas-rr(100), capped-mgda(cap=0.2)``.
+"""Parser for rules written as text: ``mgda, upgrad*, mas-rr(100), capped-mgda(cap=0.2)``.
 
-Values are read, never run: numbers, words, lists of numbers, and ``none``, ``true``, ``false``, ``inf``.
+Values are numbers, words, lists of numbers, ``none``, ``true``, ``false`` and ``inf``. They are parsed, never executed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EXAMPLE = "such as mgda, upgrad*, mas-rr(100) or capped-mgda(cap=0.2)"
 
 @dataclass(frozen=True)
 class Written:
-    """A rule's name in lower case, what stands in its parentheses, and whether a star follows."""
+    """A parsed rule: its name in lower case, the arguments in its parentheses, and whether a star follows."""
 
     name: str
     values: tuple[Any, ...] = ()
@@ -32,18 +32,18 @@ class Written:
 
 
 def read_rule(text: str) -> Written:
-    """Read one rule, such as ``capped-mgda(cap=0.2)*``."""
+    """Parse one rule, such as ``capped-mgda(cap=0.2)*``."""
     found = _RULE.fullmatch(text.strip())
     if found is None:
         error = ParameterError if "(" in text else UnknownNameError
-        raise error(f"{text!r} is no rule; write a name, {_EXAMPLE}. A star stands at the end")
+        raise error(f"{text!r} is not a rule; write a name, {_EXAMPLE}. A star goes at the end")
     values: list[Any] = []
     keywords: dict[str, Any] = {}
     for part in split_list(found["inside"] or ""):
         named = _KEY.fullmatch(part)
         if named is None:
             if keywords:
-                raise ParameterError(f"{text!r}: {part!r} follows a named parameter; name it, too, as in cap=0.2")
+                raise ParameterError(f"{text!r}: {part!r} follows a named parameter; name it as well, as in cap=0.2")
             values.append(_value(part, text))
         elif named["key"] in keywords:
             raise ParameterError(f"{text!r} gives {named['key']} twice")
@@ -53,7 +53,7 @@ def read_rule(text: str) -> Written:
 
 
 def split_list(text: str) -> list[str]:
-    """The parts between commas, of which those inside of parentheses, brackets and quotes do not count."""
+    """Split the text at commas, except inside parentheses, brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for sign in text:
         if quote:
@@ -71,16 +71,16 @@ def split_list(text: str) -> list[str]:
         else:
             parts[-1] += sign
     if depth or quote:
-        raise ParameterError(f"{text!r}: a parenthesis, bracket or quote has no counterpart; write rules {_EXAMPLE}")
+        raise ParameterError(f"{text!r}: a parenthesis, bracket or quote is not closed; write rules {_EXAMPLE}")
     return [part.strip() for part in parts if part.strip()]
 
 
 def _value(text: str, rule: str) -> Any:
-    """A number, a word, or a list of numbers."""
+    """Parse a number, a word or a list of numbers."""
     if text.lower() in _CONSTANTS:
         return _CONSTANTS[text.lower()]
     thousands = _THOUSANDS.fullmatch(text)
-    if thousands:  # 2.5k, as the paper writes 2500
+    if thousands:  # the paper writes 2500 as 2.5k
         number = 1000.0 * float(thousands[1])
         return int(number) if number.is_integer() else number
     if _WORD.fullmatch(text):
@@ -91,5 +91,5 @@ def _value(text: str, rule: str) -> Any:
         value = None
     listed = value if isinstance(value, (list, tuple)) else [value]
     if not isinstance(value, str) and not all(type(entry) in (int, float) for entry in listed):
-        raise ParameterError(f"{rule!r}: {text!r} is no number, word, or list of numbers such as [1, 2, 3]")
+        raise ParameterError(f"{rule!r}: {text!r} is not a number, word, or list of numbers such as [1, 2, 3]")
     return list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""Table 1 of the paper: the rules as solutions of one subproblem, each with its s and r."""
+"""Table 1 of the paper: each rule as the solution of the subproblem, with its s and r."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from paretograd.subproblem import (
     WorstCase,
 )
 
-#: mu of IMTL-G's row, which goes to zero in the paper; relative to the squared norms of the gradients.
+#: The mu in the row of IMTL-G, relative to the squared norms of the gradients. In the paper it tends to zero.
 _MU = 1e-8
 
 
@@ -41,10 +41,11 @@ class TableRow:
     Attributes:
         s: the paper's s.
         r: the paper's r.
-        result: the most specific result that covers the rule, the row's colour in the paper; None if there is none.
-        dedicated: the rule with a solver of its own.
-        subproblem: the same rule from s and r.
-        length: whether the two agree in length, too, or only up to a positive factor or any factor.
+        result: the most specific result that covers the rule (the row's colour in the paper); None if there is none.
+        dedicated: creates the rule with its own solver.
+        subproblem: creates the same rule from s and r.
+        length: ``"same"`` if the two directions are equal, ``"positive"`` or ``"any"`` if they agree up to a positive
+            factor or up to any factor.
     """
 
     label: str
@@ -56,7 +57,7 @@ class TableRow:
     length: str = "same"
 
     def difference(self, jacobian: Tensor) -> float:
-        """``|d - d'| / |d|`` between the two directions, both of norm one where only their lines must agree."""
+        """Return ``|d - d'| / |d|`` for the two directions, scaled to norm one if their lengths may differ."""
         d, other = self.dedicated()(jacobian), self.subproblem()(jacobian)
         if self.length != "same":
             d, other = d / d.norm(), other / other.norm()
@@ -66,7 +67,7 @@ class TableRow:
 
 
 def _projections(G: Tensor) -> list[Tensor]:
-    """alpha_k, the weights of the projection of each gradient onto the dual cone."""
+    """Return alpha_k, the weights of the projection of g_k onto the dual cone, for each k."""
     return [Subproblem(NonConflicting(unit)).weights(G) for unit in np.eye(len(G))]
 
 

@@ -1,4 +1,4 @@
-"""PCGrad, which projects away conflicts in one pass, and PCGrad+, which repeats until none is left."""
+"""PCGrad, which removes conflicts by projections in one pass, and PCGrad+, which repeats until no conflict is left."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from paretograd.solvers.sweeps import Sweep, sweep_in_order, sweep_shuffled, swe
 
 
 def _gather(unit: UnitGramian, coefficients: Array, mean: bool) -> Array:
-    """Weights of the sum (or mean) of the treated gradients, from their coefficients for unit gradients."""
+    """Return weights of the sum (or mean) of the projected gradients, from their coefficients for unit gradients."""
     w = (unit.norms @ coefficients) / unit.norms
     full = unit.expand(w, fill=1.0)
     return full / unit.m if mean else full
 
 
 class PCGrad(GramianAggregator):
-    r"""Gradient surgery: remove from each gradient, in turn, its conflicts with the others; one pass.
+    r"""Gradient surgery: one pass of projections that remove from each gradient its conflicts with the others.
 
     $$ g_k \leftarrow g_k + \frac{(-\langle g_k, g_i \rangle)_+}{\|g_i\|^2}\, g_i
        \quad\text{for } i \in [m], \qquad d = \frac1m \sum_k g_k $$
 
     For m = 2 this is UPGrad. For m >= 3 one pass may leave conflicts, and the order of the objectives matters.
-    The paper goes in order and averages, which is the default; the original code shuffles and sums.
+    The default follows the paper: the given order, and the mean. The original code shuffles and sums.
 
     Args:
         order: ``"given"`` or ``"shuffled"``.
         reduction: ``"mean"`` or ``"sum"``.
-        seed: for shuffling; None takes one from torch's global generator.
-        generator: a torch generator to take the seed from instead.
+        seed: seed for shuffling; None draws one from torch's global generator.
+        generator: a torch generator from which to draw the seed instead.
     """
 
     name = "pcgrad"
@@ -46,7 +46,7 @@ class PCGrad(GramianAggregator):
         formula="g_k <- g_k + max(-<g_k, g_i>, 0) / |g_i|^2 g_i for every i, once; d = (1/m) sum_k g_k",
         reference="Yu et al. 2020, arXiv:2001.06782",
         paper="appendix PCGrad",
-        when="Two objectives (where it is UPGrad), or to compare with. Prefer UPGrad or PCGrad+ for three and more.",
+        when="Two objectives (where it is UPGrad), or for comparison. Prefer UPGrad or PCGrad+ for three and more.",
     )
 
     def __init__(
@@ -65,7 +65,7 @@ class PCGrad(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """None for m >= 3: the paper's counter-example conflicts with its first gradient."""
+        """No guarantee for m >= 3: the paper's counter-example conflicts with its first gradient."""
         return Guarantee(
             None, in_cone=True, beyond_hull=True, equivariant=False, note="For m = 2 it is UPGrad, with its guarantee."
         )
@@ -89,14 +89,14 @@ class PCGrad(GramianAggregator):
 
 
 class PCGradPlus(GramianAggregator):
-    r"""PCGrad repeated until no treated gradient conflicts (alg. pcgrad+), solved to its limit.
+    r"""PCGrad repeated until no projected gradient conflicts (alg. pcgrad+), solved to its limit.
 
-    Sweeps of projections onto half-spaces come near their limit but may never reach it. Once the set of
-    half-spaces that a sweep projects onto no longer changes, the limit is the projection of the current point
-    onto the dual cone: the steps along $g_i$ all have the same sign and the limit is orthogonal to those
-    $g_i$, which are the projection's optimality conditions. So we stop sweeping there and project. Next to
-    stationary points the set may change for thousands of sweeps. We then project after 10,000, or for more than
-    ten objectives a million over $m^2$, and the status is APPROXIMATE: the promises hold, the limit is another.
+    Sweeps of projections onto half-spaces converge to a limit but may never reach it. Once the set of half-spaces
+    onto which a sweep projects no longer changes, the limit is the projection of the current point onto the dual
+    cone: the steps along $g_i$ all have the same sign and the limit is orthogonal to those $g_i$, which are the
+    projection's optimality conditions. So we stop sweeping there and project. Near stationary points the set may
+    change for thousands of sweeps. We then project after 10,000 sweeps, or for more than ten objectives after a
+    million over $m^2$, and the status is APPROXIMATE: the guarantee holds, but the limit is a different one.
     """
 
     name = "pcgrad+"
@@ -110,7 +110,7 @@ class PCGradPlus(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Every treated gradient lies in the cone and in the dual cone; Theorem 2 after normalising."""
+        """Theorem 1, or Theorem 2 if normalized: every projected gradient lies in the cone and in the dual cone."""
         return Guarantee(
             "thm:PS-fd",
             non_conflicting=True,

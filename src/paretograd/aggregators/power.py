@@ -20,14 +20,14 @@ from paretograd.solvers.power import solve_logarithms
 
 
 class NashMTL(GramianAggregator):
-    r"""Nash bargaining: every objective gains the same relative to what the others could offer.
+    r"""Nash bargaining: the direction that maximises the product of the decreases, among those of its length.
 
     $$ G w = 1 / w, \qquad d = J^\top w $$
 
-    The equation gives $\|d\| = \sqrt m$; the original code clips it to norm one, which is the default.
+    The solution has $\|d\| = \sqrt m$. The default clips it to norm one, as the original code does.
 
     Args:
-        max_norm: longest direction allowed; None for the raw solution.
+        max_norm: largest norm of the direction; None for the unclipped solution.
     """
 
     name = "nash-mtl"
@@ -46,7 +46,7 @@ class NashMTL(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Non-conflicting, but of constant length: Theorem 1 with Gamma = |d|/|w|_1 >= gamma and c = 1."""
+        """Theorem 1 with Gamma = |d|/|w|_1 >= gamma and c = 1: d is non-conflicting, but has constant length."""
         return Guarantee("thm:PS-fd", non_conflicting=True, in_cone=True, degree=0.0, note=DYNAMIC_STEP)
 
     def _solve(self, unit: UnitGramian) -> Outcome:
@@ -62,10 +62,10 @@ class FairGrad(GramianAggregator):
 
     $$ G w = w^{-1/\alpha}, \qquad d = J^\top w $$
 
-    alpha = 0 is the sum of the gradients, 1 Nash-MTL, 2 the harmonic mean; larger values come nearer to MGDA.
+    alpha = 0 is the sum of the gradients, 1 is Nash-MTL, and 2 the harmonic mean. Larger values approach MGDA.
 
     Args:
-        alpha: fairness, finite and at least 0.
+        alpha: the fairness, finite and at least 0.
     """
 
     name = "fairgrad"
@@ -84,7 +84,7 @@ class FairGrad(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Non-conflicting for alpha > 0; its length does not vanish at stationarity: Theorem 1."""
+        """Theorem 1: d is non-conflicting for alpha > 0, but its length does not vanish at stationarity."""
         if self.alpha == 0.0:
             return Guarantee("thm:PS-fd", in_cone=True, beyond_hull=True, alignment=1.0)
         degree = (1.0 - self.alpha) / (1.0 + self.alpha)
@@ -98,19 +98,19 @@ class FairGrad(GramianAggregator):
 
 
 class PIVRG(GramianAggregator):
-    r"""Performance-informed variance reduction: FairGrad with alpha = 2 and weights for objectives that lag.
+    r"""Performance-informed variance reduction: FairGrad with alpha = 2 and larger weights for objectives that lag.
 
     $$ G w = (\omega / w)^{1/2}, \qquad d = J^\top w $$
 
-    With scores (how far each objective lags behind its single-task baseline, in percent, higher is worse),
-    $\omega = m\,\mathrm{softmax}(\text{scores} / T)$ where the temperature T is large enough that no omega
-    exceeds another by more than the factor ``bound``, and at least ``min_temperature``. Give new scores with
-    `update`, for instance after each evaluation; without scores omega is 1.
+    A score says by how many percent an objective lags behind its single-task baseline; higher is worse. Then
+    $\omega = m\,\mathrm{softmax}(\text{scores} / T)$. The temperature T is at least ``min_temperature``, and large
+    enough that no omega exceeds another by more than the factor ``bound``. `update` sets new scores, for instance after
+    each evaluation. Without scores omega is 1.
 
     Args:
-        scores: one per objective, or None.
+        scores: one score per objective, or None.
         bound: largest ratio between two omegas.
-        min_temperature: lower limit of the temperature, in the scores' unit.
+        min_temperature: lower limit of the temperature, in the unit of the scores.
     """
 
     name = "pivrg"
@@ -150,7 +150,7 @@ class PIVRG(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """As FairGrad with alpha = 2."""
+        """The guarantee of FairGrad with alpha = 2."""
         return Guarantee(
             "thm:PS-fd",
             non_conflicting=True,
@@ -171,5 +171,5 @@ class PIVRG(GramianAggregator):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         omega = state["omega"]
         self.omega = None if omega is None else as_weights(omega, "omega")
-        # Scores that give this omega, since their temperature is the least one.
+        # These scores give this omega, because their temperature is min_temperature.
         self.scores = None if self.omega is None else (self.min_temperature * np.log(self.omega)).tolist()

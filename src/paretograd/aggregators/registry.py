@@ -1,4 +1,4 @@
-"""Aggregators by name. A new rule is one file, one row here and one row in the tests' table."""
+"""The registry of aggregators by name. CONTRIBUTING.md lists the steps to add a rule."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ _CLASSES: tuple[type[Aggregator], ...] = (
 REGISTRY: dict[str, type[Aggregator]] = {cls.name: cls for cls in _CLASSES}
 
 
-#: Schedules of a pool, beside the rules of single steps.
+#: The paper's schedules, which switch between rules.
 SCHEDULES: dict[str, Callable[..., Aggregator]] = {"mas-rand": mas_rand, "mas-rr": mas_rr}
 
 
 def _folded(name: str) -> str:
-    """A name less its case, hyphens, underscores and blanks."""
+    """Return a name in lower case, without hyphens, underscores and spaces."""
     return re.sub(r"[-_\s]", "", name).lower()
 
 
-#: By folded names, and those of the classes: ``nashmtl``, ``pcgradplus``.
+#: Registered name by folded name, of the rule or of its class: ``nashmtl``, ``pcgradplus``.
 _SPELLINGS = {_folded(cls.__name__): name for name, cls in REGISTRY.items()}
 _SPELLINGS |= {_folded(name): name for name in (*REGISTRY, *SCHEDULES)}
 
@@ -72,27 +72,27 @@ _KNOWN = [*REGISTRY, "mas-rand", "mas-rr(N)"]
 
 
 def names() -> list[str]:
-    """Names of all rules for a step; a trailing ``*`` on any of them asks for its normalized variant.
+    """Return the names of all single rules. A trailing ``*`` selects the normalized variant.
 
-    `get` also knows the paper's schedules, ``mas-rand`` and ``mas-rr(N)``, which take turns with such rules.
+    `get` also accepts the paper's schedules, ``mas-rand`` and ``mas-rr(N)``, which switch between rules.
     """
     return list(REGISTRY)
 
 
 def get(name: str, **parameters: Any) -> Aggregator:
-    """An aggregator by name, such as ``get("capped-mgda", cap=0.2)``, ``get("upgrad*")`` or ``get("mas-rr(1000)")``.
+    """Return an aggregator by name: ``get("capped-mgda", cap=0.2)``, ``get("upgrad*")`` or ``get("mas-rr(1000)")``.
 
     Args:
         name: one of `names`, ``mas-rand`` or ``mas-rr``, with a trailing ``*`` for the normalized variant. Parameters
-            may stand in parentheses: ``capped-mgda(cap=0.2)*``. Case, hyphens, underscores and blanks do not count, so
-            that ``NashMTL`` and ``nash_mtl`` are ``nash-mtl``.
+            may follow in parentheses: ``capped-mgda(cap=0.2)*``. Case, hyphens, underscores and spaces are ignored:
+            ``NashMTL`` and ``nash_mtl`` mean ``nash-mtl``.
         **parameters: passed to the class.
     """
     written = read_rule(str(name))
     maker, given = maker_of(written.name), written_parameters(written)
     twice = sorted(set(given) & set(parameters))
     if twice:
-        raise ParameterError(f"{name!r} gives {', '.join(twice)} already; give it once")
+        raise ParameterError(f"{name!r} already gives {', '.join(twice)}; give it once")
     try:
         aggregator = maker(**given, **parameters)
     except TypeError as error:
@@ -101,11 +101,11 @@ def get(name: str, **parameters: Any) -> Aggregator:
 
 
 def parse_aggregators(text: str, seed: int | None = None) -> list[Aggregator]:
-    """The aggregators of a list such as ``mgda,upgrad*,mas-rr(100),capped-mgda(cap=0.2)``, in its order.
+    """Return the aggregators of a list such as ``mgda,upgrad*,mas-rr(100),capped-mgda(cap=0.2)``, in order.
 
     Args:
-        text: rules as `get` takes them, separated by commas.
-        seed: for those that draw, unless the list gives them one; None takes seeds from torch's global generator.
+        text: names as `get` accepts them, separated by commas.
+        seed: seed of random rules without a seed of their own; None draws seeds from torch's global generator.
     """
     rules = []
     for part in split_list(text):
@@ -119,12 +119,12 @@ def parse_aggregators(text: str, seed: int | None = None) -> list[Aggregator]:
 
 
 def spelled(plain: str) -> str:
-    """A name without star or parameters as the registry has it; unknown ones as they are."""
+    """Return the registered form of a name without star or parameters; unknown names are returned unchanged."""
     return _SPELLINGS.get(_folded(plain), plain)
 
 
 def maker_of(plain: str) -> Callable[..., Aggregator]:
-    """The class or function behind a name without star or parameters."""
+    """Return the class or function for a name without star or parameters."""
     known = spelled(plain)
     maker = REGISTRY.get(known) or SCHEDULES.get(known)
     if maker is None:
@@ -135,7 +135,7 @@ def maker_of(plain: str) -> Callable[..., Aggregator]:
 
 
 def written_parameters(written: Written) -> dict[str, Any]:
-    """What stands in a rule's parentheses, by name."""
+    """Return the arguments in a rule's parentheses, by parameter name."""
     try:
         bound = signature(maker_of(written.name)).bind_partial(*written.values, **dict(written.keywords))
     except TypeError as error:

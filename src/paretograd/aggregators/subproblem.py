@@ -1,4 +1,4 @@
-"""An aggregator from the paper's subproblem (eq. sd-conic): write down s and r, get the direction and its guarantee."""
+"""An aggregator built from s and r of the paper's subproblem (eq. sd-conic), with its guarantee."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from paretograd.subproblem.scalarization import Scalarization
 from paretograd.subproblem.smooth import Smooth
 from paretograd.subproblem.solve import Found, solve_subproblem
 
-#: A wrong s or r is refused with one of these; the other hypotheses only decide whether Theorem 4 applies.
+#: Hypotheses whose violation raises an error, with the remedy. The others only decide if Theorem 4 applies.
 _REMEDIES = {
     scalar.CONVEX: "Choose a convex s; strict=False gives the direction without a guarantee",
-    scalar.DECREASING: "A larger x_k is a larger decrease of objective k, so that s must not rise: did you mean s(-x)? "
+    scalar.DECREASING: "A larger x_k is a larger decrease of objective k, so s must not rise: did you mean s(-x)? "
     "strict=False gives the direction without a guarantee",
     scalar.ZERO: "Subtract s(0), or choose an s that is finite at 0, such as minus the geometric mean instead of minus "
     "the sum of logarithms; strict=False gives the direction without a guarantee",
-    scalar.TRANSLATION: "Leave out risk=True: s is no convex risk measure, and its multipliers need not sum to one",
+    scalar.TRANSLATION: "Leave out risk=True: s is not a convex risk measure, and its multipliers need not sum to one",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubproblemSolution(Solution):
-    """Weights ``beta * multipliers``, and the evidence for them.
+    """Weights ``beta * multipliers`` (plus those of the centre for `MeanBall`), with the accuracy of the solve.
 
     Attributes:
         multipliers: the paper's lambda, shape ``(m,)``.
         beta: the paper's beta, ``r*'(rho) / rho`` for ``rho = |J.T lambda|``.
         gap: primal minus dual value of the subproblem, zero at the optimum.
-        alignment_gap: by how much condition (A) with c = 1/2 and Theorem 4's F is missed, the epsilon_t of the
-            paper's footnote: ``max(0, |d|^2 / 2 - <d, grad F>)``. None where the theorem does not apply.
+        alignment_gap: violation of condition (A) with c = 1/2 and Theorem 4's F, the epsilon_t of the paper's footnote:
+            ``max(0, |d|^2 / 2 - <d, grad F>)``. None if the theorem does not apply.
     """
 
     multipliers: Tensor
@@ -51,19 +51,19 @@ class SubproblemSolution(Solution):
 
 
 class Subproblem(Aggregator):
-    r"""The direction of the paper's primal problem, for an s and an r of your choice.
+    r"""A rule defined by an s and an r of your choice: the solution of the paper's primal problem.
 
     $$ d = \arg\min_d\; s(J d) + r(\|d\|) $$
 
-    It is solved through its Fenchel dual on the Gramian: $d = \beta J^\top \lambda$. Where s is decreasing and
-    convex and r is increasing and convex, zero at zero and at least half the square, Theorem 4 guarantees
-    convergence; `guarantee` holds each of these hypotheses with its evidence.
+    The Fenchel dual is solved on the Gramian: $d = \beta J^\top \lambda$. Theorem 4 guarantees convergence if s is
+    decreasing and convex with s(0) = 0, and r is increasing and convex, zero at zero and at least half the square.
+    `guarantee` lists each of these hypotheses with its evidence.
 
     Args:
-        s: a part of `paretograd.subproblem`, or a smooth convex function written in torch.
-        r: a regularizer of `paretograd.subproblem`; half the squared norm by default.
-        m: the number of objectives, if s fits one only.
-        strict: refuse an s that breaks a hypothesis of Theorem 4. With False its direction comes without a guarantee.
+        s: a scalarization of `paretograd.subproblem`, or a smooth convex function written in torch.
+        r: a regularizer of `paretograd.subproblem`; None for half the squared norm.
+        m: the number of objectives, if s requires a certain one.
+        strict: if True, raise if s violates a hypothesis of Theorem 4. If False, accept it without a guarantee.
     """
 
     name = "subproblem"
@@ -84,7 +84,7 @@ class Subproblem(Aggregator):
     ) -> None:
         if not isinstance(s, Scalarization):
             if not callable(s):
-                raise ParameterError(f"s={s!r}: give a part of paretograd.subproblem or a function written in torch")
+                raise ParameterError(f"s={s!r}: give an s of paretograd.subproblem or a function written in torch")
             s = Smooth(s)
         if r is not None and not isinstance(r, Regularizer):
             raise ParameterError(
@@ -106,7 +106,7 @@ class Subproblem(Aggregator):
             self._check_early()
 
     def _check_early(self) -> None:
-        """Check s for three objectives, to refuse a wrong one at once; an s for another m waits for its Gramian."""
+        """Check s for three objectives, to raise early. An s for another m is checked with its first Gramian."""
         try:
             self._hypotheses(3)
         except (HypothesisError, ShapeError):
@@ -115,15 +115,13 @@ class Subproblem(Aggregator):
             self._checked.clear()
 
     def _hypotheses(self, m: int) -> tuple[Hypothesis, ...]:
-        """Theorem 4's hypotheses for m objectives; raises on a violated one if strict."""
+        """Return Theorem 4's hypotheses for m objectives. If strict, raise for a violated one."""
         if m not in self._checked:
             found = (*self.s.hypotheses(m), *self.r.hypotheses())
             if self.strict:
                 for hypothesis in found:
                     if not hypothesis.holds and hypothesis.text in _REMEDIES:
-                        hint = (
-                            "" if self.m else f" (Checked for m = {m} objectives: if s is made for another m, pass m.)"
-                        )
+                        hint = "" if self.m else f" (Checked for m = {m} objectives: if s requires another m, pass m.)"
                         raise HypothesisError(
                             hypothesis.text,
                             f"Theorem 4 requires that {hypothesis.text}, but {hypothesis.detail}. "
@@ -134,7 +132,7 @@ class Subproblem(Aggregator):
         return self._checked[m]
 
     def _phi(self, m: int) -> Array | None:
-        """The weights of Theorem 4's F for m objectives; None if they are not known."""
+        """Return the weights of Theorem 4's F for m objectives, or None if they are not known."""
         if m not in self._surrogates:
             phi = self.s.surrogate(m)
             self._surrogates[m] = phi if phi is not None and np.isfinite(phi).all() else None
@@ -147,13 +145,13 @@ class Subproblem(Aggregator):
         return phi
 
     def _surrogate(self, m: int) -> Surrogate | None:
-        """Theorem 4's F, by name if it is the mean or the sum; None if it is not known."""
+        """Return Theorem 4's F, symbolic if it is the mean or the sum, or None if it is not known."""
         if self.s.F is not None:
             return self.s.F
         phi = self._phi(m)
         if phi is None:
             return None
-        # An s for any m may have the mean's weights at one m by chance: look at another one, too.
+        # An s for any m may have the mean's weights at one m by coincidence: check another m.
         sizes = (m,) if self.m is not None else (m, m + 1)
         for F in (MEAN, SUM):
             if all(self._is_for(F, size) for size in sizes):
@@ -163,7 +161,7 @@ class Subproblem(Aggregator):
     def _is_for(self, F: Surrogate, m: int) -> bool:
         try:
             phi = self._phi(m)
-        except (RuntimeError, ValueError, IndexError):  # an s that is made for another m
+        except (RuntimeError, ValueError, IndexError):  # s requires another m
             return False
         return phi is not None and np.allclose(phi, F.phi(m), rtol=1e-12)
 
@@ -175,7 +173,7 @@ class Subproblem(Aggregator):
             hypotheses = self._hypotheses(m)
         except (RuntimeError, IndexError) as error:
             raise ParameterError(
-                f"s fails for m = {m} objectives ({error}); if it is made for another m, pass m"
+                f"s fails for m = {m} objectives ({error}); if it requires another m, pass m"
             ) from error
         phi = self._phi(m)
         symmetric = phi is not None and bool(np.ptp(phi) <= 1e-12 * np.abs(phi).max())
