@@ -12,7 +12,7 @@ from paretograd.checks import make_rng
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
-from paretograd.guarantees import Guarantee
+from paretograd.guarantees import DYNAMIC_STEP, Guarantee
 from paretograd.solution import Outcome, Status, status_of
 from paretograd.solvers.sweeps import Sweep, sweep_in_order, sweep_shuffled, sweep_to_limit
 
@@ -117,7 +117,7 @@ class PCGradPlus(GramianAggregator):
             in_cone=True,
             beyond_hull=True,
             equivariant=False,
-            note="With step 1/(L |w|_1), that is the starred variant with a constant step.",
+            note=DYNAMIC_STEP,
         )
 
     def _solve(self, unit: UnitGramian) -> Outcome:
