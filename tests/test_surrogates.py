@@ -88,7 +88,7 @@ def test_a_promise_that_is_broken() -> None:
     assert str(kept.promises[1]) == "weights >= 0 that sum to 1 or more: kept"
     assert max(map(len, str(kept).splitlines())) <= 100
     assert pg.certify(pg.gramian(J), torch.ones(2, dtype=torch.float64)).keeps_promise is None
-    with pytest.raises(pg.ParameterError, match="F goes by its name"):
+    with pytest.raises(pg.ParameterError, match="pass F by keyword"):
         pg.certify(torch.eye(2), torch.ones(2), "mean")  # type: ignore[arg-type]
 
 

@@ -27,7 +27,7 @@ def certify(
     F: Literal["sum", "mean"] | Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> StepCertificate:
-    """Check what the theory promises about the direction ``d = J.T @ weights``.
+    """Check what the theory guarantees for the direction ``d = J.T @ weights``.
 
     Args:
         gramian: ``J @ J.T``, shape ``(m, m)``.
@@ -49,9 +49,9 @@ def certify(
     m = gramian.shape[0]
     check_floating(weights, "weights")
     if tuple(weights.shape) != (m,):
-        raise ShapeError(f"weights has shape ({m},), one number per objective; got {tuple(weights.shape)}")
+        raise ShapeError(f"weights must have shape ({m},), one number per objective; got {tuple(weights.shape)}")
     if rule is not None and not isinstance(rule, Aggregator):
-        raise ParameterError(f"rule={rule!r}: give the aggregator that made the weights; F goes by its name, F=...")
+        raise ParameterError(f"rule={rule!r}: give the aggregator that computed the weights; pass F by keyword, F=...")
     guarantee = None if rule is None else rule.guarantee
     eps = torch.finfo(gramian.dtype).eps
     G, w = as_array(gramian), as_array(weights)
@@ -77,7 +77,7 @@ def _surrogate(F: Literal["sum", "mean"] | Tensor | None, m: int) -> Surrogate |
         return None
     if isinstance(F, Tensor):
         if tuple(F.shape) != (m,):
-            raise ShapeError(f"F as a tensor has shape ({m},), one number per objective; got {tuple(F.shape)}")
+            raise ShapeError(f"F as a tensor must have shape ({m},), one number per objective; got {tuple(F.shape)}")
         return Surrogate(tuple(as_array(F).tolist()))
     if F not in ("sum", "mean"):
         raise ParameterError(f"F={F!r}: use 'sum', 'mean' or a tensor with one weight per objective")

@@ -97,7 +97,7 @@ def shown_number(value: float) -> str:
 
 
 def make_rng(seed: int | None, generator: torch.Generator | None) -> np.random.Generator:
-    """Return a numpy generator seeded with ``seed``, from the given torch generator, or from torch's global one.
+    """Return a numpy generator. Its seed is ``seed``, or drawn from the given torch generator or torch's global one.
 
     numpy draws a handful of numbers in a quarter of the time that torch takes.
     """

@@ -87,7 +87,7 @@ class MissingExtraError(ParetogradError, ImportError):
 
 @contextmanager
 def needs(package: str, what: str, extra: str) -> Iterator[None]:
-    """Context manager that names the extra to install if an import inside it fails because ``package`` is missing.
+    """Name the extra to install if an import inside this context fails because ``package`` is missing.
 
     Args:
         package: the package that is imported.

@@ -79,7 +79,7 @@ RESULTS: dict[str, Result] = {
     )
 }
 
-#: Number of terms of a fixed weighting that are printed.
+#: Largest number of printed terms of a fixed weighting.
 _SHOWN = 6
 
 
@@ -155,7 +155,7 @@ class Hypothesis:
         )
 
 
-#: Note of a rule that Theorem 1 covers with a step that depends on the weights.
+#: Note for rules that Theorem 1 covers with a step that depends on the weights.
 DYNAMIC_STEP = "With step 1/(L |w|_1), that is the starred variant with a constant step."
 
 
@@ -176,9 +176,9 @@ class Guarantee:
         non_conflicting: ``<d, g_k> >= 0`` for every objective.
         in_cone: the weights are non-negative.
         in_hull: the weights are non-negative and sum to one.
-        beyond_hull: the weights are non-negative and sum to at least one, so that ``|d| >= gamma``.
-        alignment: the constant c of condition (A), ``<d, grad F> >= c |d|^2``; None if there is none. It is the
-            strongest that is proved, and may be better than the theorem's own.
+        beyond_hull: the weights are non-negative and sum to at least one, which implies ``|d| >= gamma``.
+        alignment: the largest proved constant c of condition (A), ``<d, grad F> >= c |d|^2``; None if there is none.
+            It may exceed the theorem's own constant.
         F: the surrogate function to which the constant refers.
         degree: ``A(t J) = t ** degree * A(J)`` for t > 0; None if there is no such degree.
         equivariant: permuting the objectives does not change the direction.
@@ -256,7 +256,7 @@ class Guarantee:
     def common_alignment(cls, promises: Sequence[Guarantee]) -> Alternative | None:
         """Return an F for which all given rules satisfy (A), and the smallest c; None if there is no such F.
 
-        As theorem it names the one that all of them have for this F, or else Corollary 1.
+        The theorem is the one that all of them have for this F, or Corollary 1 if they differ.
         """
         for F in dict.fromkeys((*(promise.F for promise in promises), SUM)):
             constants = [promise.constant_for(F) for promise in promises]
@@ -289,5 +289,5 @@ class Guarantee:
         return replace(starred, theorem="thm:PS-cvx") if aligned else replace(starred, theorem=None, alignment=None)
 
 
-#: What Theorem 2 itself says of every non-conflicting direction in the convex hull.
+#: Theorem 2 as it applies to every non-conflicting direction in the convex hull.
 THEOREM_2 = Alternative("thm:cvg_nonconflict", 1.0, SUM)

@@ -128,7 +128,7 @@ class Aggregator(ABC):
         return combine(self.weights(G), jacobian)
 
     def one_step(self) -> AbstractContextManager[None]:
-        """Context manager in which all calls count as one step, for a rule that changes with the step, such as `Mixed`.
+        """Join all calls inside this context into one step, for a rule that changes with the step, such as `Mixed`.
 
         A batch is one step, and so are all groups of one `backward`. Use this if you aggregate parts of a step
         separately.
