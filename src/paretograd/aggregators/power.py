@@ -41,7 +41,7 @@ class NashMTL(GramianAggregator):
 
     def __init__(self, max_norm: float | None = 1.0) -> None:
         if max_norm is not None and not as_number(max_norm, "max_norm") > 0.0:
-            raise ParameterError(f"max_norm={max_norm:g}: the longest direction must be above 0, or None for no limit")
+            raise ParameterError(f"max_norm={max_norm:g}: the largest norm must be above 0, or None for no limit")
         self.max_norm = max_norm
 
     @property
@@ -80,7 +80,7 @@ class FairGrad(GramianAggregator):
     def __init__(self, alpha: float = 2.0) -> None:
         self.alpha = as_number(alpha, "alpha")
         if not 0.0 <= self.alpha < math.inf:
-            raise ParameterError(f"alpha={alpha:g}: fairness is a finite number >= 0 (for infinity use MGDA)")
+            raise ParameterError(f"alpha={alpha:g}: fairness must be finite and >= 0 (for infinity use MGDA)")
 
     @property
     def guarantee(self) -> Guarantee:
@@ -142,7 +142,7 @@ class PIVRG(GramianAggregator):
         """Set omega from new scores, one per objective; a higher score means a worse performance."""
         values = np.asarray(scores.detach().cpu() if isinstance(scores, Tensor) else scores, dtype=np.float64)
         if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
-            raise ParameterError(f"scores is a vector of finite numbers, one per objective; got {values.tolist()}")
+            raise ParameterError(f"scores must be a vector of finite numbers, one per objective; got {values.tolist()}")
         spread = float(values.max() - values.min())
         temperature = max(spread / math.log(self.bound), self.min_temperature)
         raised = np.exp((values - values.max()) / temperature)

@@ -115,7 +115,7 @@ class MeanBall(Regularizer):
 
     def __init__(self, c: float = 0.5) -> None:
         if not 0.0 <= as_number(c, "c") < math.inf:
-            raise ParameterError(f"c={c:g}: the radius is a finite number >= 0 (0 is the mean, >= 1 non-conflicting)")
+            raise ParameterError(f"c={c:g}: the radius must be finite and >= 0 (0 is the mean, >= 1 non-conflicting)")
         self.c, self.formula, self.degree = float(c), f"|d - g0| <= {c:g} |g0|", 1.0
 
     def bind(self, G: Array) -> tuple[Regularizer, Center | None]:
@@ -125,10 +125,10 @@ class MeanBall(Regularizer):
         return (Ball(self.c * size) if self.c * size > 0.0 else Origin()), center
 
     def value(self, rho: float) -> float:
-        raise NotImplementedError("the radius depends on the Gramian: take .bind(G) first")
+        raise NotImplementedError("the radius depends on the Gramian: call .bind(G) first")
 
     def length(self, rho: float) -> float:
-        raise NotImplementedError("the radius depends on the Gramian: take .bind(G) first")
+        raise NotImplementedError("the radius depends on the Gramian: call .bind(G) first")
 
     def __repr__(self) -> str:
         return f"MeanBall({shown_number(self.c)})"
@@ -155,7 +155,7 @@ class Power(Regularizer):
 
     def __init__(self, k: float) -> None:
         if not 1.0 < as_number(k, "k") < math.inf:
-            raise ParameterError(f"k={k:g}: the exponent must be finite and above 1, or no length is the best")
+            raise ParameterError(f"k={k:g}: the exponent must be finite, and above 1 to give a finite length")
         self.k, self.formula = float(k), f"|d|^{k:g} / {k:g}"
         self.above_half_square, self.degree = k == 2.0, 1.0 / (k - 1.0)
         self.beta = 1.0 if k == 2.0 else None

@@ -175,7 +175,7 @@ class Entropic(Family):
 
     def __init__(self, temperature: float, relative: bool = False) -> None:
         self.temperature = _check_temperature(temperature)
-        self.relative = self.homogeneous = relative  # tau grows with x if the gradients do
+        self.relative = self.homogeneous = relative  # tau scales with x
 
     def at(self, G: Array) -> Entropic:
         # If the mean is zero, every gradient is zero, and any temperature works.
@@ -263,7 +263,7 @@ def _spectrum_for(spectrum: Array, m: int) -> Array:
 def _check_radius(radius: float) -> float:
     """Validate a chi-square radius of at least 0."""
     if not as_number(radius, "radius") >= 0.0:
-        raise ParameterError(f"radius={radius:g}: a divergence is >= 0; 0 is the mean, m - 1 and more is MGDA")
+        raise ParameterError(f"radius={radius:g}: a divergence must be >= 0; 0 is the mean, m - 1 or more is MGDA")
     return float(radius)
 
 
