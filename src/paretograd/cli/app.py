@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from paretograd import __version__
-from paretograd.aggregators.notation import split_list
+from paretograd.aggregators.registry import split_list
 from paretograd.cli import studies
 from paretograd.cli.console import console as _console
 from paretograd.cli.console import errors_in_words as _errors_in_words

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paretograd.aggregators.notation import read_rule, split_list
+from paretograd.aggregators.registry import read_rule, split_list
 from paretograd.cli.console import console, errors_in_words, places, shown
 from paretograd.errors import InputError, MissingExtraError
 from paretograd.experiments import Method, Study

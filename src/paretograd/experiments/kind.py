@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paretograd.aggregators.notation import split_list
+from paretograd.aggregators.registry import split_list
 from paretograd.errors import InputError
 
 

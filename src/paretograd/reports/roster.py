@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.notation import read_rule
-from paretograd.aggregators.registry import REGISTRY, SCHEDULES, get, names, spelled, written_parameters
+from paretograd.aggregators.registry import REGISTRY, SCHEDULES, get, names, read_rule, spelled, written_parameters
 from paretograd.errors import ParameterError
 
 #: Values for the rules that cannot do without.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from paretograd.aggregators.notation import read_rule
+from paretograd.aggregators.registry import read_rule
 from paretograd.checks import whole_number
 from paretograd.descent import Aligned, Armijo, Constant, DescentWarning, Monotone, Smooth, StepSize
 from paretograd.descent.run import Descent
