@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from paretograd.aggregators.baselines import ClippedMGDA
-from paretograd.aggregators.named import CappedMGDA, Mean
+from paretograd.aggregators.named import Mean
+from paretograd.aggregators.registry import REGISTRY, read_rule, written_parameters
 from paretograd.checks import as_number, whole_number
 from paretograd.errors import InputError, ParameterError, ParetogradError
 from paretograd.experiments import kind
@@ -101,12 +101,12 @@ def label_of(written: str) -> str:
         return "Centralised"
     if written in _BASELINES:
         return _BASELINES[written].label
-    found = Method(written).aggregator()
-    if isinstance(found, CappedMGDA) and found.cap is not None:
-        return f"{found.label} (C = {found.cap:g})"
-    if isinstance(found, ClippedMGDA):
-        return f"{found.label} (C = {found.cap:g}{', renormalised' * found.renormalize})"
-    return found.label
+    rule = read_rule(written)
+    label, given = REGISTRY[rule.name].label + "*" * rule.starred, written_parameters(rule)
+    if "cap" not in given:
+        return label
+    renormalised = rule.name == "clipped-mgda" and given.get("renormalize", True)
+    return f"{label} (C = {given['cap']:g}{', renormalised' * renormalised})"
 
 
 @dataclass(frozen=True)
