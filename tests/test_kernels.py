@@ -20,7 +20,7 @@ from paretograd.experiments.fairness import ensemble
 from paretograd.experiments.federated.clients import Clients, Layout
 from paretograd.experiments.federated.fused import FusedPass
 from paretograd.problems.cifar10 import Images, cnn
-from paretograd.problems.cifar10.model import normalized
+from paretograd.problems.networks import normalized
 
 WANTED = os.environ.get("OPENBLAS_CORETYPE", "")
 #: OpenBLAS calls its kernels for Prescott by the first processor that they serve.

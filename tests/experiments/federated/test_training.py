@@ -26,7 +26,7 @@ from paretograd.experiments.federated.study import (
 from paretograd.experiments.federated.training import Training, attacked, draw
 from paretograd.federated import combine_updates
 from paretograd.problems.cifar10 import Images, cnn, partition
-from paretograd.problems.cifar10.model import normalized
+from paretograd.problems.networks import normalized
 
 
 def test_the_ordering_on_made_images(tmp_path):

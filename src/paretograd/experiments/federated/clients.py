@@ -14,7 +14,7 @@ from paretograd.experiments.work import full_or_tf32
 from paretograd.geometry import kernels
 from paretograd.geometry.gramian import Array
 from paretograd.problems.cifar10 import Cifar10, Images, cnn, partition
-from paretograd.problems.cifar10.model import normalized
+from paretograd.problems.networks import normalized
 
 if TYPE_CHECKING:
     from paretograd.experiments.federated.fused import Launch

@@ -20,7 +20,7 @@ from torch.nn.functional import conv2d, log_softmax, pad, relu, unfold
 from paretograd.experiments.federated.clients import Layout, Moments, pooled
 from paretograd.experiments.work import full_or_tf32, recorded
 from paretograd.problems.cifar10.data import Images
-from paretograd.problems.cifar10.model import normalized
+from paretograd.problems.networks import normalized
 
 #: Channels of both convolutions, and columns of a patch: 3 x 5 x 5 values, a one for the bias, zeros.
 _C, _PATCH = 32, 80

@@ -1,7 +1,7 @@
-"""Loading of CIFAR-10 from either of its official layouts. Pixels and labels are verified, not files.
+"""CIFAR-10, read from either of its official layouts, and its split over federated clients.
 
-The python layout consists of pickles. They are read by an unpickler that can construct arrays of bytes and nothing
-else, and the result must have the checksum of the binary layout's records.
+Pixels and labels are verified, not files. The python layout consists of pickles. They are read by an unpickler that can
+construct arrays of bytes and nothing else, and the result must have the checksum of the binary layout's records.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from paretograd.errors import DataError
+from paretograd.errors import DataError, ParameterError
 from paretograd.problems import sources
 from paretograd.problems.sources import DataFile
 
@@ -62,6 +63,18 @@ class Cifar10(NamedTuple):
 
     train: Images
     test: Images
+
+
+class Partition(NamedTuple):
+    """Images of each client.
+
+    Attributes:
+        train: for each client, the indices of its training images.
+        test: for each client, the indices of test images with the same share of every class.
+    """
+
+    train: list[Tensor]
+    test: list[Tensor]
 
 
 def load_cifar10(data_dir: str | Path | None = None) -> Cifar10:
@@ -125,6 +138,46 @@ def _images(content: bytes) -> Images:
     rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD)
     pixels = torch.from_numpy(rows[:, 1:].reshape(-1, 3, 32, 32).copy())
     return Images(pixels, torch.from_numpy(rows[:, 0].astype(np.int64)))
+
+
+def partition(
+    data: Cifar10, seed: int, *, clients: int = 10, shards: int = 10, size: int = 200, test_size: int = 40
+) -> Partition:
+    """Sort the training images by class, cut them into shards, and deal shards to the clients at random.
+
+    Args:
+        data: the images.
+        seed: seed of the deal and of the draw of test images.
+        clients: number of clients.
+        shards: number of shards per client.
+        size: number of images per shard.
+        test_size: number of test images per shard, of its classes; a client draws no image twice.
+    """
+    labels = data.train.labels.numpy()
+    count = len(labels) // size
+    if clients * shards > count:
+        raise ParameterError(
+            f"{clients} clients with {shards} shards of {size} images need more than the {len(labels)} images there are"
+        )
+    rng = np.random.default_rng(seed)
+    by_class = np.argsort(labels, kind="stable")
+    dealt = rng.permutation(count)[: clients * shards].reshape(clients, shards)
+    train = [np.concatenate([by_class[size * s : size * (s + 1)] for s in sorted(own)]) for own in dealt]
+    test = [_same_classes(rng, data.test, labels[own], test_size * shards) for own in train]
+    return Partition([torch.from_numpy(own) for own in train], [torch.from_numpy(own) for own in test])
+
+
+def _same_classes(rng: np.random.Generator, test: Images, labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Draw ``count`` test images with the same shares of classes as a client's training images."""
+    found = []
+    candidates = test.labels.numpy()
+    for label, images in zip(*np.unique(labels, return_counts=True), strict=True):
+        own = np.flatnonzero(candidates == label)
+        wanted = round(count * images / len(labels))
+        if wanted > len(own):
+            raise ParameterError(f"class {label} has {len(own)} test images, but a client needs {wanted}")
+        found.append(np.sort(rng.choice(own, wanted, replace=False)))
+    return np.concatenate(found)
 
 
 class _ArraysOnly(pickle.Unpickler):
