@@ -92,7 +92,7 @@ BANDS = (
         "Foundations",
         "used everywhere",
         "#E4E4E4",
-        {"disk": "atomic files", "plain": "JSON states", "callers": "warnings", "errors": "exceptions"},
+        {"disk": "safe files", "callers": "warnings", "errors": "exceptions"},
     ),
 )
 

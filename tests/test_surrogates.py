@@ -14,9 +14,9 @@ from support.promises import check_promises
 import paretograd as pg
 from paretograd import subproblem as sp
 from paretograd.certificates.direction import Verdict
-from paretograd.descent import Aligned, Smooth, archive
+from paretograd.descent import Aligned, Smooth
+from paretograd.disk import from_json, read_arrays, to_json, write_arrays
 from paretograd.guarantees import MEAN, SUM, Surrogate
-from paretograd.plain import from_json, to_json
 
 
 def softplus(x: torch.Tensor) -> torch.Tensor:
@@ -120,10 +120,10 @@ def test_a_run_keeps_the_numbers(tmp_path: Path) -> None:
 def with_f(run: pg.Trajectory, F: object, folder: Path) -> Path:
     """A file of the run in which F is written in another way."""
     path = run.save(folder / "run.npz", overwrite=True)
-    values = archive.read(path)
+    values = read_arrays(path)
     words = from_json(values["words"])
     words["guarantee"]["F"] = F
-    return archive.write(path, values | {"words": to_json(words)}, overwrite=True)
+    return write_arrays(path, values | {"words": to_json(words)}, overwrite=True)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from torch import Tensor
 
 import paretograd as pg
 from paretograd.descent import Aligned, Armijo, Constant, DescentWarning, Monotone, Smooth, StepSize, Stop
-from paretograd.descent.archive import read, write
 from paretograd.descent.directions import closed_form, closed_form_applies
 from paretograd.descent.evaluation import shortest_weights
+from paretograd.disk import read_arrays, write_arrays
 
 SEEDS = (24, 42, 48, 100, 123)
 #: What is recorded of runs.
@@ -296,8 +296,8 @@ def uninterrupted(rule: str) -> pg.Trajectory:
 def test_resuming_from_a_file_is_bit_identical(rule: str, stop: int, tmp_path: Path) -> None:
     first, second = begin(rule), begin(rule)
     first.advance(stop)
-    path = write(tmp_path / "state.npz", first.state_dict(), overwrite=False)
-    second.load_state_dict(read(path))
+    path = write_arrays(tmp_path / "state.npz", first.state_dict(), overwrite=False)
+    second.load_state_dict(read_arrays(path))
     assert same(second.trajectory(), first.trajectory())
     while not second.done:
         second.advance(11)

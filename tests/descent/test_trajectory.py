@@ -13,9 +13,8 @@ import pytest
 import torch
 
 import paretograd as pg
-from paretograd.descent.archive import read, write
 from paretograd.descent.trajectory import to_columns
-from paretograd.plain import from_json, to_json
+from paretograd.disk import from_json, read_arrays, to_json, write_arrays
 
 ARRAYS = ("losses", "points", "gamma", "weights", "slopes", "norms", "step_sizes", "gradient_norms", "front")
 
@@ -80,7 +79,7 @@ def test_a_write_that_fails_leaves_the_old_file(
 
 def test_objects_are_not_written(tmp_path: Path) -> None:
     with pytest.raises(pg.ParetogradError, match="losses is an array of type object"):
-        write(tmp_path / "run.npz", {"losses": [1.0, None]}, overwrite=False)
+        write_arrays(tmp_path / "run.npz", {"losses": [1.0, None]}, overwrite=False)
     assert not list(tmp_path.iterdir())
 
 
@@ -98,7 +97,7 @@ def _bare_pickle(_: dict[str, object], path: Path) -> None:
 
 def _huge(values: dict[str, object], path: Path) -> None:
     """A header that claims a terabyte."""
-    write(path, values, overwrite=True)
+    write_arrays(path, values, overwrite=True)
     with zipfile.ZipFile(path) as old:
         members = {name: old.read(name) for name in old.namelist()}
     header = members["gamma.npy"].index(b"'shape': (")
@@ -112,7 +111,7 @@ def _huge(values: dict[str, object], path: Path) -> None:
 def _changed(**changes: object) -> Callable[[dict[str, object], Path], None]:
     def make(values: dict[str, object], path: Path) -> None:
         kept = {name: value for name, value in (values | changes).items() if value is not None}
-        write(path, kept, overwrite=True)
+        write_arrays(path, kept, overwrite=True)
 
     return make
 
@@ -122,7 +121,7 @@ HOSTILE: dict[str, Callable[[dict[str, object], Path], None]] = {
     "pickle": _bare_pickle,
     "huge": _huge,
     "empty": lambda _, path: path.write_bytes(b"") and None,
-    "cut": lambda values, path: path.write_bytes(write(path, values, True).read_bytes()[:-500]) and None,
+    "cut": lambda values, path: path.write_bytes(write_arrays(path, values, True).read_bytes()[:-500]) and None,
     "compressed": lambda values, path: np.savez_compressed(path, **values),  # type: ignore[arg-type]
     "no losses": _changed(losses=None),
     "another key": _changed(extra=np.ones(3)),
@@ -141,7 +140,7 @@ HOSTILE: dict[str, Callable[[dict[str, object], Path], None]] = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_files_are_refused(kind: str, run: pg.Trajectory, tmp_path: Path) -> None:
-    values = read(run.save(tmp_path / "good.npz"))
+    values = read_arrays(run.save(tmp_path / "good.npz"))
     HOSTILE[kind](values, tmp_path / "bad.npz")
     with pytest.raises(pg.InputError):
         pg.Trajectory.load(tmp_path / "bad.npz")
@@ -152,9 +151,9 @@ def test_hostile_files_are_refused(kind: str, run: pg.Trajectory, tmp_path: Path
 def test_words_of_another_type_are_refused(key: str, value: object, run: pg.Trajectory, tmp_path: Path) -> None:
     if (key, value) in (("smoothness", None), ("smoothness", 3), ("lr", "text")):
         pytest.skip("allowed")
-    values = read(run.save(tmp_path / "good.npz"))
+    values = read_arrays(run.save(tmp_path / "good.npz"))
     words = from_json(values["words"]) | {key: value}
-    write(tmp_path / "bad.npz", values | {"words": to_json(words)}, overwrite=False)
+    write_arrays(tmp_path / "bad.npz", values | {"words": to_json(words)}, overwrite=False)
     with pytest.raises(pg.InputError):
         pg.Trajectory.load(tmp_path / "bad.npz")
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from paretograd.callers import callers_level
 from paretograd.checks import shown_value
+from paretograd.disk import from_json, to_json
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import (
     Array,
@@ -31,7 +32,6 @@ from paretograd.geometry.gramian import (
 from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
 from paretograd.geometry.validation import check_gramian
 from paretograd.guarantees import Guarantee
-from paretograd.plain import from_json, to_json
 from paretograd.solution import Outcome, Solution, Status
 
 

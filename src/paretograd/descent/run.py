@@ -18,9 +18,9 @@ from paretograd.descent.interrupts import interrupts_between_steps
 from paretograd.descent.records import NAMES, Box, Records, Stop
 from paretograd.descent.step_sizes import Constant, StepSize, as_step_size
 from paretograd.descent.trajectory import Trajectory
+from paretograd.disk import from_json, to_json
 from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
 from paretograd.geometry.gramian import Array
-from paretograd.plain import from_json, to_json
 from paretograd.problems.base import Problem
 
 #: Version of the dictionary that `Descent.state_dict` returns.

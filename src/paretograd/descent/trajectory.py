@@ -13,15 +13,14 @@ from numpy.typing import NDArray
 from paretograd.certificates.step import StepCertificate
 from paretograd.certification import certificate_of
 from paretograd.checks import as_number
-from paretograd.descent import archive
 from paretograd.descent.plot import plot_trajectory
 from paretograd.descent.records import NAMES, Stop, shapes
+from paretograd.disk import from_json, read_arrays, to_json, write_arrays
 from paretograd.errors import InputError, ParameterError, ShapeError, needs
 from paretograd.geometry import cones
 from paretograd.geometry.cones import Rounding
 from paretograd.geometry.gramian import Array, as_array, gramian
 from paretograd.guarantees import MEAN, SUM, Guarantee, Surrogate
-from paretograd.plain import from_json, to_json
 from paretograd.problems.base import Problem
 
 if TYPE_CHECKING:
@@ -180,12 +179,12 @@ class Trajectory:
         del guarantee["alternatives"]
         words |= {"reasons": [stop.name for stop in self.reasons], "guarantee": guarantee}
         arrays = {name: getattr(self, name) for name in _ARRAYS}
-        return archive.write(path, {"format": _FORMAT, "words": to_json(words), **arrays}, overwrite)
+        return write_arrays(path, {"format": _FORMAT, "words": to_json(words), **arrays}, overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> Trajectory:
         """Read a file written by `save`. Nothing in it is executed; any other content raises an `InputError`."""
-        found = archive.read(path)
+        found = read_arrays(path)
         wanted = {"format", "words", *_ARRAYS}
         if set(found) != wanted or found["format"] != _FORMAT:
             odd = sorted(set(found) ^ wanted) or [found["format"]]

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from paretograd.checks import as_number
-from paretograd.descent import DescentWarning, archive
+from paretograd.descent import DescentWarning
 from paretograd.descent.interrupts import Interrupt
 from paretograd.descent.run import Descent
 from paretograd.descent.trajectory import Trajectory
+from paretograd.disk import read_arrays, write_arrays
 from paretograd.errors import InputError, ParameterError, ParetogradError
 from paretograd.experiments.progress import Watch
 
@@ -56,7 +57,7 @@ def load(work: Work, path: Path, label: str, sound: Callable[[], bool]) -> None:
         sound: called afterwards; returns True if the points are finite.
     """
     try:
-        work.load_state_dict(archive.read(path))
+        work.load_state_dict(read_arrays(path))
         if not sound():
             raise InputError("its points are not finite")
     except (ParetogradError, LookupError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError) as error:
@@ -142,7 +143,7 @@ class Checkpoints:
     def write(self, work: Work) -> None:
         """Replace the checkpoint with the present state."""
         begun = time.monotonic()
-        archive.write(self.path, work.state_dict(), overwrite=True)
+        write_arrays(self.path, work.state_dict(), overwrite=True)
         self._last = time.monotonic()
         self._cost = self._last - begun
 

@@ -14,7 +14,8 @@ from support.fairness import ADULT, SMALL, example, run
 from support.killing import Press, killed_at_every_write, results_in
 
 import paretograd as pg
-from paretograd.descent import Stop, archive
+from paretograd.descent import Stop
+from paretograd.disk import read_arrays, write_arrays
 from paretograd.experiments import Method, Study, run_study
 from paretograd.experiments.fairness import (
     MethodResult,
@@ -85,14 +86,14 @@ class TestFolder:
     )
     def test_a_result_that_is_none(self, change, tmp_path):
         example().save(tmp_path / "m.npz")
-        archive.write(tmp_path / "m.npz", archive.read(tmp_path / "m.npz") | change, overwrite=True)
+        write_arrays(tmp_path / "m.npz", read_arrays(tmp_path / "m.npz") | change, overwrite=True)
         with pytest.raises(pg.InputError, match=r"m\.npz (is damaged|holds no method)"):
             MethodResult.load(tmp_path / "m.npz")
 
     def test_without_classifiers(self, done, tmp_path):
         with pytest.raises(pg.InputError, match="there is no file"):
             load_classifiers(done, "DualProj")
-        archive.write(tmp_path / "checkpoints" / "mgda.final.npz", {"parameters": np.zeros(3)}, overwrite=True)
+        write_arrays(tmp_path / "checkpoints" / "mgda.final.npz", {"parameters": np.zeros(3)}, overwrite=True)
         with pytest.raises(pg.InputError, match="holds no classifiers"):
             load_classifiers(tmp_path, "MGDA")
 
@@ -120,7 +121,7 @@ class TestResume:
         """A checkpoint of that step, then KeyboardInterrupt; the rest ends with the same bytes, schedule included."""
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "s", watch=Press("MAS-Rand", 5, number))
-        assert archive.read(tmp_path / "s" / "checkpoints" / "mas-rand.npz")["step"] >= 5
+        assert read_arrays(tmp_path / "s" / "checkpoints" / "mas-rand.npz")["step"] >= 5
         assert "Not trained yet: MAS-Rand, UPGrad" in (tmp_path / "s" / "table.md").read_text()
         run(tmp_path / "s", resume=True)
         assert results_in(tmp_path / "s") == results_in(done)
@@ -162,9 +163,9 @@ class TestResume:
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, watch=Press("MAS-Rand", 5))
         path = tmp_path / "checkpoints" / "mas-rand.npz"
-        state = archive.read(path)
+        state = read_arrays(path)
         if damage == "nan":
-            archive.write(path, state | {"parameters": state["parameters"] * np.nan}, overwrite=True)
+            write_arrays(path, state | {"parameters": state["parameters"] * np.nan}, overwrite=True)
         else:
             path.write_bytes(path.read_bytes()[:100])
         with pytest.raises(

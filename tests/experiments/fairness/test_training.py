@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import paretograd as pg
 from paretograd.aggregators.base import GramianAggregator
-from paretograd.descent import Stop, archive
+from paretograd.descent import Stop
+from paretograd.disk import read_arrays, write_arrays
 from paretograd.experiments.fairness import ensemble
 from paretograd.experiments.fairness.ensemble import Ensemble, gramians, sort_rows
 from paretograd.experiments.fairness.training import Setting, Training
@@ -205,9 +206,9 @@ class TestTraining:
         for cut in (1, 11):
             before = Training(setting(steps=16, stop=limit), pg.get(rule), rows)
             before.advance(cut)
-            archive.write(tmp_path / f"{cut}.npz", before.state_dict(), overwrite=True)
+            write_arrays(tmp_path / f"{cut}.npz", before.state_dict(), overwrite=True)
             after = Training(setting(steps=16, stop=limit), pg.get(rule), rows)
-            after.load_state_dict(archive.read(tmp_path / f"{cut}.npz"))
+            after.load_state_dict(read_arrays(tmp_path / f"{cut}.npz"))
             assert (after.step, after.running) == (before.step, before.running)
             after.advance(16)
             states = [training.state_dict() for training in (whole, after)]

@@ -14,7 +14,7 @@ from support.federated import ATTACK, DATA, SMALL, example, run
 from support.killing import Press, killed_at_every_write, results_in
 
 import paretograd as pg
-from paretograd.descent import archive
+from paretograd.disk import read_arrays, write_arrays
 from paretograd.experiments.federated import (
     Run,
     RunResult,
@@ -79,7 +79,7 @@ class TestFolder:
     )  # fmt: skip
     def test_a_result_that_is_none(self, change, tmp_path):
         example(0.5).save(tmp_path / "r.npz")
-        archive.write(tmp_path / "r.npz", archive.read(tmp_path / "r.npz") | change, overwrite=True)
+        write_arrays(tmp_path / "r.npz", read_arrays(tmp_path / "r.npz") | change, overwrite=True)
         with pytest.raises(pg.InputError, match=r"r\.npz (is damaged|holds no run)"):
             RunResult.load(tmp_path / "r.npz")
 
@@ -95,7 +95,7 @@ class TestResume:
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "s", watch=Press("Capped", 1, number))
         [path] = (tmp_path / "s" / "checkpoints").glob("*.npz")
-        assert archive.read(path)["0_epoch"] >= 1
+        assert read_arrays(path)["0_epoch"] >= 1
         assert "Not trained yet: 3 of 4 runs." in (tmp_path / "s" / "table.md").read_text()
         run(tmp_path / "s", resume=True)
         assert results_in(tmp_path / "s") == results_in(done)
@@ -159,12 +159,12 @@ class TestResume:
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, study, watch=Press("MGDA", 1))
         [path] = (tmp_path / "checkpoints").glob("*.npz")
-        state = archive.read(path)
+        state = read_arrays(path)
         changes = {"nan": {"0_parameters": state["0_parameters"] * np.nan}, "shape": {"0_weights": np.zeros(3)}}
         if damage == "truncate":
             path.write_bytes(path.read_bytes()[:100])
         else:
-            archive.write(path, state | changes.get(damage, {"0_epoch": 99}), overwrite=True)
+            write_arrays(path, state | changes.get(damage, {"0_epoch": 99}), overwrite=True)
         with pytest.raises(pg.InputError, match=r"(?s)cannot be used.*--resume runs MGDA, rho 0.15 from its"):
             run(tmp_path, study, resume=True)
 

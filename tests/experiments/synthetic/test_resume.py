@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from support.killing import Killed, Moments, results_in
 
-from paretograd.descent import archive
+from paretograd.disk import read_arrays, write_arrays
 from paretograd.errors import InputError
 from paretograd.experiments import Method, Study, Watch, run_study
 from paretograd.experiments.files import write_text
@@ -126,7 +126,7 @@ def test_interrupts_save_first(tmp_path, undisturbed, label, number):
         run_study(STUDY, tmp_path, watch=press)
     assert signal.getsignal(number) is before
     [checkpoint] = (tmp_path / "checkpoints").iterdir()
-    assert archive.read(checkpoint)["step"] >= 20
+    assert read_arrays(checkpoint)["step"] >= 20
     run_study(STUDY, tmp_path, resume=True)
     assert results_in(tmp_path) == undisturbed
 
@@ -213,7 +213,7 @@ def _bomb(path: Path) -> None:
 
 def _change(**values):
     def change(path: Path) -> None:
-        archive.write(path, archive.read(path) | values, overwrite=True)
+        write_arrays(path, read_arrays(path) | values, overwrite=True)
 
     change.__name__ = next(iter(values))
     return change
@@ -254,7 +254,7 @@ def test_a_damaged_checkpoint_is_refused_and_can_be_rerun(tmp_path, monkeypatch,
 def test_points_that_are_not_finite(tmp_path):
     stopped(tmp_path)
     checkpoint = tmp_path / "checkpoints" / "mas-rand.npz"
-    points = archive.read(checkpoint)["points"]
+    points = read_arrays(checkpoint)["points"]
     points[-1] = np.nan
     _change(points=points)(checkpoint)
     with pytest.raises(InputError, match="cannot be used"):

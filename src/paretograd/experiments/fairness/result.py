@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import vector_to_parameters
 
-from paretograd.descent import Stop, archive
+from paretograd.descent import Stop
+from paretograd.disk import read_arrays, write_arrays
 from paretograd.errors import InputError
 from paretograd.experiments.fairness.study import FairnessStudy
 from paretograd.experiments.fairness.training import Training
@@ -77,12 +78,12 @@ class MethodResult:
     def save(self, path: Path) -> None:
         """Write the file, completely or not at all."""
         words = {"format": _FORMAT, "label": self.label, "reasons": [stop.name for stop in self.reasons]}
-        archive.write(path, words | {name: getattr(self, name) for name in ("seeds", *_ARRAYS)}, overwrite=True)
+        write_arrays(path, words | {name: getattr(self, name) for name in ("seeds", *_ARRAYS)}, overwrite=True)
 
     @classmethod
     def load(cls, path: Path) -> MethodResult:
         """Read what `save` wrote; raises `InputError` if the file is damaged or of another kind."""
-        found = archive.read(path)
+        found = read_arrays(path)
         if set(found) != {"format", "label", "seeds", "reasons", *_ARRAYS} or found["format"] != _FORMAT:
             raise InputError(f"{path} holds no method of a fairness study of this version")
         try:
@@ -176,7 +177,7 @@ class FairnessFolder(TrainingFolder[MethodResult]):
     def save_classifiers(self, name: str, parameters: torch.Tensor, features: int, width: int) -> None:
         """Write the final parameters, ``(S, n)``."""
         shape = {"features": features, "width": width}
-        archive.write(self.final(name), {"parameters": parameters.numpy(), **shape}, overwrite=True)
+        write_arrays(self.final(name), {"parameters": parameters.numpy(), **shape}, overwrite=True)
 
 
 def load_classifiers(folder: str | Path, label: str) -> list[nn.Sequential]:
@@ -187,7 +188,7 @@ def load_classifiers(folder: str | Path, label: str) -> list[nn.Sequential]:
         label: of the method, such as ``UPGrad*``.
     """
     path = FairnessFolder(folder).final(file_names([label])[0])
-    found = archive.read(path)
+    found = read_arrays(path)
     try:
         parameters = torch.from_numpy(found["parameters"])
         made = []

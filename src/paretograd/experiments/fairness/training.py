@@ -15,13 +15,13 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.named import MGDA
 from paretograd.descent import Stop
+from paretograd.disk import from_json, to_json
 from paretograd.errors import InputError
 from paretograd.experiments.fairness.ensemble import Ensemble, Piece, gramians, sort_rows
 from paretograd.experiments.work import full_or_tf32, recorded
 from paretograd.geometry import cones
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import unit_gramian
-from paretograd.plain import from_json, to_json
 from paretograd.problems.fairness import Rows, classifier
 from paretograd.problems.fairness.objectives import Gaps
 from paretograd.solvers.min_norm import min_norm_point

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from paretograd.descent import Stop, archive
+from paretograd.descent import Stop
+from paretograd.disk import read_arrays, write_arrays
 from paretograd.errors import InputError, NonFiniteGradientError, ParetogradError
 from paretograd.experiments.federated.clients import CHANCE, Federation, Pass
 from paretograd.experiments.federated.study import FederatedStudy, Run, Setting, rule_of
@@ -298,12 +299,12 @@ class RunResult:
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        archive.write(path, values | {"format": _FORMAT, "reason": self.reason.name}, overwrite=True)
+        write_arrays(path, values | {"format": _FORMAT, "reason": self.reason.name}, overwrite=True)
 
     @classmethod
     def load(cls, path: Path) -> RunResult:
         """Read what `save` wrote; raises `InputError` if the file is damaged or of another kind."""
-        found = archive.read(path)
+        found = read_arrays(path)
         if set(found) != {"format", *_NAMES} or found.pop("format") != _FORMAT:
             raise InputError(f"{path} holds no run of a federated study of this version")
         _check(found, path)
