@@ -13,7 +13,7 @@ from support.promises import check_promises
 
 import paretograd as pg
 from paretograd import subproblem as sp
-from paretograd.certificates.direction import Verdict
+from paretograd.certificates.step import Verdict
 from paretograd.descent import Aligned, Smooth
 from paretograd.disk import from_json, read_arrays, to_json, write_arrays
 from paretograd.guarantees import MEAN, SUM, Surrogate

@@ -32,9 +32,8 @@ from paretograd.aggregators.subproblem import Subproblem, SubproblemSolution
 from paretograd.autograd.backward import backward
 from paretograd.autograd.gramian import gramian
 from paretograd.autograd.step import Step
-from paretograd.certificates.direction import Verdict
 from paretograd.certificates.run import RunCertificate, RunCheck
-from paretograd.certificates.step import Promise, StepCertificate
+from paretograd.certificates.step import Promise, StepCertificate, Verdict
 from paretograd.certification import certify
 from paretograd.descent.certify import TrajectoryCertificate, certify_run
 from paretograd.descent.descend import descend

@@ -15,7 +15,7 @@ from support.table import ROWS, Row
 from torch import Tensor
 
 import paretograd as pg
-from paretograd.certificates.direction import Verdict
+from paretograd.certificates.step import Verdict
 from paretograd.geometry.cones import FLOAT64, Rounding
 
 Array = np.ndarray
