@@ -1,8 +1,14 @@
-"""Products with a Jacobian: the Gramian ``J @ J.T`` and the direction ``J.T @ w``, accurate at any scale and size."""
+"""Products with a Jacobian: the Gramian ``J @ J.T`` and the direction ``J.T @ w``, accurate at any scale and size.
+
+A few long rows on a GPU are multiplied by Triton kernels, which read the Jacobian once. torch's matrix product reads it
+at a fifth of the bandwidth; it is used if Triton, which comes with torch's CUDA builds, is missing.
+"""
 
 from __future__ import annotations
 
 import math
+from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from paretograd.errors import InputError, NonFiniteGradientError
-from paretograd.geometry import kernels
 from paretograd.geometry.validation import check_jacobian
 
 Array = NDArray[np.float64]
@@ -27,6 +32,13 @@ LEAST, MOST = 1e-20, 1e30
 
 #: If no squared norm is above this, scale a float64 Jacobian before squaring it.
 _UNDERFLOWS = 1e-280
+
+#: Most rows that a kernel takes, and most rows for which it keeps all products in registers.
+_MOST_ROWS = 32
+_MOST_PAIRED = 12
+
+#: Fewest columns that are worth the launch of a kernel.
+_FEWEST_COLUMNS = 1 << 16
 
 
 def as_array(tensor: Tensor) -> Array:
@@ -55,8 +67,8 @@ def gramian(jacobian: Tensor) -> Tensor:
             square = A @ A.T
             finite = math.isfinite(square.sum())
         G = torch.from_numpy(square)
-    elif kernels.serves_exactly(J):
-        G = kernels.gramian(J, exact=True)
+    elif _served_exactly(J):
+        G = _gramian_by_kernel(J, exact=True)
         finite = bool(torch.isfinite(G).all())
     else:
         parts = (chunk.to(torch.float64) for chunk in torch.split(J, _CHUNK, dim=-1))
@@ -80,9 +92,9 @@ def quick_gramian(jacobian: Tensor) -> tuple[Array, float] | None:
     A rule called on such a Jacobian uses it and allows for the error. Returns None for any other input, and if squared
     norms are not finite or outside the range in which float32 keeps its digits.
     """
-    if not (getattr(jacobian, "is_cuda", False) and kernels.serves(jacobian)):
+    if not (getattr(jacobian, "is_cuda", False) and _served(jacobian)):
         return None  # not validated yet: it may be no tensor at all
-    G = as_array(kernels.gramian(jacobian.detach(), exact=False))
+    G = as_array(_gramian_by_kernel(jacobian.detach(), exact=False))
     squares = G.diagonal()
     return (G, _FLOAT32) if bool(((squares > LEAST) & (squares < MOST)).all()) else None
 
@@ -92,8 +104,8 @@ def combine(weights: Tensor, jacobian: Tensor) -> Tensor:
     J = jacobian.detach()
     if _is_small(J):
         return torch.from_numpy(as_array(weights) @ as_array(J)).to(J.dtype)
-    if kernels.serves(J):
-        return kernels.combine(weights, J)
+    if _served(J):
+        return _combine_by_kernel(weights, J)
     w = weights.to(dtype=torch.float64, device=J.device).unsqueeze(-2)
     parts = [(w @ chunk.to(torch.float64)).squeeze(-2).to(J.dtype) for chunk in torch.split(J, _CHUNK, dim=-1)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
@@ -128,3 +140,71 @@ def _largest(values: Tensor) -> Tensor:
 def _is_small(J: Tensor) -> bool:
     """Return True if J is one small matrix on the CPU, which numpy multiplies faster."""
     return J.is_cpu and J.ndim == 2 and J.numel() <= _SMALL
+
+
+def kernels_available() -> bool:
+    """Return True if Triton kernels can be compiled and run here."""
+    return torch.cuda.is_available() and _kernels() is not None
+
+
+def _served(J: Tensor) -> bool:
+    """Return True if the kernels take this Jacobian: float32 on CUDA, few long rows, contiguous."""
+    return (
+        J.is_cuda
+        and J.dtype is torch.float32
+        and J.ndim == 2
+        and J.shape[0] <= _MOST_ROWS
+        and J.shape[1] >= _FEWEST_COLUMNS
+        and J.stride(1) == 1
+        and _kernels() is not None
+    )
+
+
+def _served_exactly(J: Tensor) -> bool:
+    """Return True if a kernel can multiply this Jacobian in float64."""
+    return J.shape[0] <= _MOST_PAIRED and _served(J)
+
+
+def _gramian_by_kernel(J: Tensor, *, exact: bool) -> Tensor:
+    """``J @ J.T``, shape ``(m, m)``, float64.
+
+    Args:
+        J: a Jacobian that the kernels serve.
+        exact: multiply and sum in float64. Otherwise multiply in float32 and add partial sums of a few thousand
+            products in float64, which takes two thirds of the time for ten rows.
+    """
+    found = _kernels()
+    m, n = J.shape
+    processors = torch.cuda.get_device_properties(J.device).multi_processor_count
+    with torch.cuda.device(J.device):
+        if m <= _MOST_PAIRED:
+            parts = torch.empty(8 * processors, m, m, dtype=torch.float64, device=J.device)
+            found.pairs[(len(parts),)](J, parts, n, J.stride(0), m, 128 if exact else 256, exact, num_warps=4)
+            return parts.sum(dim=0)
+        rows = 1 << (m - 1).bit_length()
+        parts = torch.empty(32 * processors, rows, rows, dtype=torch.float64, device=J.device)
+        found.product[(len(parts),)](J, parts, n, J.stride(0), m, rows, 32, 32, num_warps=1, num_stages=3)
+        return parts.sum(dim=0)[:m, :m]
+
+
+def _combine_by_kernel(weights: Tensor, J: Tensor) -> Tensor:
+    """``w @ J`` in float32, summed in float32."""
+    m, n = J.shape
+    out = torch.empty(n, dtype=J.dtype, device=J.device)
+    w = weights.to(device=J.device, dtype=torch.float32).contiguous()
+    with torch.cuda.device(J.device):
+        _kernels().weighted[((n + 1023) // 1024,)](J, w, out, n, J.stride(0), m, 1024, num_warps=4)
+    return out
+
+
+@cache
+def _kernels() -> Any:
+    """The module of kernels; None if Triton is missing, too old, or has no compiler."""
+    try:
+        from paretograd.geometry import triton_kernels
+
+        J, parts = torch.ones(2, 256, device="cuda"), torch.empty(1, 2, 2, dtype=torch.float64, device="cuda")
+        triton_kernels.pairs[(1,)](J, parts, 256, 256, 2, 256, False, num_warps=4)
+    except Exception:  # noqa: BLE001  (torch's own products work in any case)
+        return None
+    return triton_kernels

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu, softplus
 
-from paretograd.geometry import kernels
+from paretograd.geometry.gramian import kernels_available
 from paretograd.problems.fairness import Rows
 from paretograd.problems.fairness.objectives import Gaps, gap_signs
 
@@ -50,7 +50,7 @@ def through_rectifier(slope: Tensor, hidden: Tensor, factors: Tensor) -> Chain:
         hidden: what the rectifier gave, of the same shape.
         factors: of both objectives by the logits, ``(2, S, rows)``.
     """
-    if hidden.is_cuda and _served(hidden) and kernels.available():
+    if hidden.is_cuda and _served(hidden) and kernels_available():
         return _fused(slope, hidden.contiguous(), factors.contiguous())
     slope = torch.ops.aten.threshold_backward(slope, hidden, 0)
     sums = torch.bmm(factors.transpose(0, 1), slope)

@@ -11,8 +11,7 @@ from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, max_p
 
 from paretograd.experiments.federated.study import FederatedStudy
 from paretograd.experiments.work import full_or_tf32
-from paretograd.geometry import kernels
-from paretograd.geometry.gramian import Array
+from paretograd.geometry.gramian import Array, kernels_available
 from paretograd.problems.cifar10 import Cifar10, Images, cnn, partition
 from paretograd.problems.networks import normalized
 
@@ -91,7 +90,7 @@ class Clients:
         self._layers, self._layout, self._tf32 = list(network), Layout(network), tf32
         same = len({len(own.labels) for own in images}) == 1
         self._fused: Launch | None = None
-        if device.type == "cuda" and tf32 and same and kernels.available():
+        if device.type == "cuda" and tf32 and same and kernels_available():
             from paretograd.experiments.federated.fused import Launch
 
             self._fused = Launch(images, self._layout, device)
