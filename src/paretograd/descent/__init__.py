@@ -6,9 +6,10 @@
 
 from paretograd.descent.certify import TrajectoryCertificate, certify_run
 from paretograd.descent.descend import descend
-from paretograd.descent.records import DescentWarning, Stop
+from paretograd.descent.records import DescentWarning
 from paretograd.descent.run import Descent
 from paretograd.descent.step_sizes import Aligned, Armijo, Constant, Monotone, Position, Smooth, StepSize
+from paretograd.descent.stopping import Stop
 from paretograd.descent.trajectory import Trajectory
 
 __all__ = [

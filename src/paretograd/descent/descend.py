@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.descent.records import DescentWarning, Stop
+from paretograd.descent.records import DescentWarning
 from paretograd.descent.run import Descent
 from paretograd.descent.step_sizes import StepSize
+from paretograd.descent.stopping import Stop
 from paretograd.descent.trajectory import Trajectory
 from paretograd.problems.base import Problem
 

@@ -21,7 +21,7 @@ from paretograd.aggregators.named import MGDA, DualProj, Mean
 from paretograd.aggregators.normalized import Normalized
 from paretograd.aggregators.power import NashMTL
 from paretograd.descent.evaluation import EPS, Evaluation, all_true, combine, inner, least, most, norm
-from paretograd.descent.records import Stop
+from paretograd.descent.stopping import Stop
 from paretograd.geometry.gramian import Array
 from paretograd.solution import Status
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.descent.directions import Directions, directions
 from paretograd.descent.evaluation import Evaluation, Points, all_finite, evaluate, least
-from paretograd.descent.records import Records, Stop
+from paretograd.descent.records import Records
 from paretograd.descent.step_sizes import Position, StepSize
+from paretograd.descent.stopping import Stop
 from paretograd.geometry.gramian import Array
 from paretograd.problems.base import Problem
 

@@ -1,10 +1,9 @@
-"""What a descent records: arrays of every point and step, why each run stopped, and when it left the box."""
+"""What a descent records: arrays of every point and step, and when each run left the box."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from enum import Enum
 
 import numpy as np
 
@@ -18,25 +17,6 @@ _ROWS = 256
 
 class DescentWarning(UserWarning):
     """A run left its box or was interrupted; its trajectory says so, too."""
-
-
-class Stop(Enum):
-    """Why a run ended. The value is the message a user reads."""
-
-    RUNNING = "still running"
-    GAMMA = "gamma fell below stop_gamma"
-    NORM = "the direction became shorter than stop_norm"
-    STEPS = "all steps were taken"
-    STATIONARY = "Pareto stationary to rounding: the rule's direction is zero"
-    DEGENERATE = "the rule has no direction at this point"
-    NO_STEP = "no step size decreases the objectives as the step-size rule asks"
-    NOT_FINITE = "a loss or gradient is not finite at the next point, so the run stays at the last good one"
-    INTERRUPTED = "interrupted"
-
-    @property
-    def code(self) -> str:
-        """A short name for tables and files, such as ``not-finite``."""
-        return self.name.lower().replace("_", "-")
 
 
 def shapes(T: int, B: int, m: int, n: int) -> dict[str, tuple[int, ...]]:

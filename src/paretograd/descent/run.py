@@ -14,9 +14,9 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.checks import as_number, whole_number
 from paretograd.descent import loop
-from paretograd.descent.interrupts import interrupts_between_steps
-from paretograd.descent.records import NAMES, Box, Records, Stop
+from paretograd.descent.records import NAMES, Box, Records
 from paretograd.descent.step_sizes import Constant, StepSize, as_step_size
+from paretograd.descent.stopping import Stop, interrupts_between_steps
 from paretograd.descent.trajectory import Trajectory
 from paretograd.disk import from_json, to_json
 from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError

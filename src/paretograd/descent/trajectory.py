@@ -14,7 +14,8 @@ from paretograd.certificates.step import StepCertificate
 from paretograd.certification import certificate_of
 from paretograd.checks import as_number
 from paretograd.descent.plot import plot_trajectory
-from paretograd.descent.records import NAMES, Stop, shapes
+from paretograd.descent.records import NAMES, shapes
+from paretograd.descent.stopping import Stop
 from paretograd.disk import from_json, read_arrays, to_json, write_arrays
 from paretograd.errors import InputError, ParameterError, ShapeError, needs
 from paretograd.geometry import cones

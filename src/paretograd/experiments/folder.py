@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from paretograd.descent.interrupts import Interrupt, held_interrupts
+from paretograd.descent.stopping import Interrupt, held_interrupts
 from paretograd.errors import InputError
 from paretograd.experiments.files import (
     Runnable,

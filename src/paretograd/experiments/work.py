@@ -16,8 +16,8 @@ import torch
 
 from paretograd.checks import as_number
 from paretograd.descent import DescentWarning
-from paretograd.descent.interrupts import Interrupt
 from paretograd.descent.run import Descent
+from paretograd.descent.stopping import Interrupt
 from paretograd.descent.trajectory import Trajectory
 from paretograd.disk import read_arrays, write_arrays
 from paretograd.errors import InputError, ParameterError, ParetogradError

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paretograd.descent.interrupts import Interrupt
+from paretograd.descent.stopping import Interrupt
 from paretograd.experiments.fairness import table
 from paretograd.experiments.fairness.result import FairnessFolder, MethodResult, result_of
 from paretograd.experiments.fairness.study import FairnessStudy, OwnData

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paretograd.descent.interrupts import Interrupt
+from paretograd.descent.stopping import Interrupt
 from paretograd.experiments.federated import table
 from paretograd.experiments.federated.clients import Federations
 from paretograd.experiments.federated.study import Case, FederatedStudy, Run

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paretograd.checks import whole_number
-from paretograd.descent.interrupts import Interrupt
+from paretograd.descent.stopping import Interrupt
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError
 from paretograd.experiments.files import read_config

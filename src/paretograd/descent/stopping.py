@@ -1,4 +1,4 @@
-"""Ctrl-C and the polite kill, handled between two pieces of work instead of in the middle of one."""
+"""How runs end: the reason why a run stopped, and signals such as Ctrl-C, held back until the current work is done."""
 
 from __future__ import annotations
 
@@ -6,9 +6,29 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import Enum
 from types import FrameType
 
 _USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+
+
+class Stop(Enum):
+    """Why a run ended. The value is the message a user reads."""
+
+    RUNNING = "still running"
+    GAMMA = "gamma fell below stop_gamma"
+    NORM = "the direction became shorter than stop_norm"
+    STEPS = "all steps were taken"
+    STATIONARY = "Pareto stationary to rounding: the rule's direction is zero"
+    DEGENERATE = "the rule has no direction at this point"
+    NO_STEP = "no step size decreases the objectives as the step-size rule asks"
+    NOT_FINITE = "a loss or gradient is not finite at the next point, so the run stays at the last good one"
+    INTERRUPTED = "interrupted"
+
+    @property
+    def code(self) -> str:
+        """A short name for tables and files, such as ``not-finite``."""
+        return self.name.lower().replace("_", "-")
 
 
 class Interrupt:
