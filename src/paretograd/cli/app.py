@@ -11,9 +11,9 @@ import typer
 from paretograd import __version__
 from paretograd.aggregators.registry import split_list
 from paretograd.cli import studies
-from paretograd.cli.console import console as _console
-from paretograd.cli.console import errors_in_words as _errors_in_words
 from paretograd.cli.files import read_jacobian
+from paretograd.cli.studies import console as _console
+from paretograd.cli.studies import errors_in_words as _errors_in_words
 from paretograd.errors import InputError
 from paretograd.reports import export, tables
 from paretograd.reports.compare import compare as run_comparison

@@ -1,34 +1,65 @@
-"""``paretograd run``, ``reproduce`` and ``report``: studies in folders.
+"""``paretograd run``, ``reproduce`` and ``report``: studies in folders, and what is printed of them.
 
-Options of a study are declared in its dataclass (see `paretograd.experiments.kind`); the commands read them from there.
+A new study is one folder in `paretograd.experiments` and one row in `STUDIES`. Its dataclass declares its options (see
+`paretograd.experiments.kind`); the commands read them from there.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from paretograd.aggregators.registry import read_rule, split_list
-from paretograd.cli.console import console, errors_in_words, places, shown
-from paretograd.errors import InputError, MissingExtraError
+from paretograd.errors import InputError, MissingExtraError, ParetogradError, UnknownNameError
 from paretograd.experiments import Method, Study
-from paretograd.experiments.kind import WORK, Kind, Option, flag, options_of
+from paretograd.experiments.counterexamples.report import COUNTEREXAMPLES
+from paretograd.experiments.fairness.report import FAIRNESS
+from paretograd.experiments.federated.report import FEDERATED
+from paretograd.experiments.files import TEXTS, read_config
+from paretograd.experiments.kind import WORK, Kind, Option, Summary, flag, options_of
 from paretograd.experiments.progress import Bars
-from paretograd.experiments.registry import STUDIES, find_kind, kind_in
-from paretograd.experiments.synthetic.report import METRICS_EVERY, SYNTHETIC
+from paretograd.experiments.synthetic.report import METRICS_EVERY, SYNTHETIC, paper_kinds
 from paretograd.problems.registry import problem as make_problem
 
+#: The studies of the paper, by name.
+STUDIES: dict[str, Kind] = {kind.name: kind for kind in (*paper_kinds(), COUNTEREXAMPLES, FAIRNESS, FEDERATED)}
 #: Largest number of seeds; a larger number was probably meant as a seed.
 _MOST_SEEDS = 1000
 #: Options of ``run`` and ``reproduce`` that are no part of a study, and their defaults.
 _SHARED = WORK | {"report": Option("Draw the figures and write report.html.", type=bool, switch=True)}
 _DEFAULTS = {"out": None, "resume": False, "overwrite": False, "checkpoint_every": 5.0, "report": True}
+#: So that the table fits 80 columns.
+_IN_TWO_LINES = {"conflicts": "con-\nflicts", "left box": "left\nbox"}
+
+
+def console() -> Console:
+    """Return a console on standard output."""
+    made = Console(highlight=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = 120  # a file or a pipe has no width of its own; 80 would fold the tables
+    return made
+
+
+@contextmanager
+def errors_in_words() -> Iterator[None]:
+    """Print the library's own errors as one message and exit with 2; any other is a bug and keeps its traceback."""
+    try:
+        yield
+    except ParetogradError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
 
 
 def _takes(parameters: Sequence[Parameter]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -91,7 +122,7 @@ def reproduce(
                 typer.echo(f"{kind.name:{width}}{kind.title}" + f" ({kind.source})" * bool(kind.source))
             typer.echo("\nNext: paretograd reproduce vlmop2")
             return
-        kind = find_kind(name)
+        kind = _find_kind(name)
         allowed = {*kind.options, *_SHARED}
         given = [flag(key) for key, value in options.items() if value is not None and key not in allowed]
         if given:
@@ -167,7 +198,7 @@ def _follow(kind: Kind, study: Any, name: str, options: Mapping[str, Any]) -> No
         with Bars() as bars:
             results = kind.run(study, folder, **work, **to_run, watch=bars)
         console().print(shown(kind.summary(results, console().width)))
-        console().print(places(folder, _drawn(kind, results) if options["report"] else [], kind.numbers(results)))
+        console().print(_places(folder, _drawn(kind, results) if options["report"] else [], kind.numbers(results)))
     except KeyboardInterrupt:
         more = "".join(f" {flag(key)} {shlex.quote(str(value))}" for key, value in to_run.items())
         go_on = f"{study.command()}{more} --out {shlex.quote(str(folder))} --resume"
@@ -182,6 +213,62 @@ def _drawn(kind: Kind, results: Any) -> list[Path]:
     except MissingExtraError as error:
         typer.echo(f"no report: {error}; then run: paretograd report {results.folder}", err=True)
         return []
+
+
+def _find_kind(name: str) -> Kind:
+    """Return the study with this name."""
+    found = STUDIES.get(name.strip().lower())
+    if found is None:
+        raise UnknownNameError(f"no study of the paper is called {name!r}; there are {', '.join(STUDIES)}")
+    return found
+
+
+def kind_in(folder: Path) -> Kind:
+    """Return the kind of the study in a folder. The configuration of a study on a test problem names no kind."""
+    experiment = read_config(folder / "config.json")["study"].get("experiment")
+    return STUDIES.get(experiment, SYNTHETIC)
+
+
+def shown(summary: Summary) -> Group:
+    """Render title, tables, legend, remarks and claims of a study."""
+    tables: list[RenderableType] = []
+    for title, rows in summary.tables.items():
+        tables += [*([Text(title, style="bold")] if title else []), _table(rows), Text("")]
+    return Group(
+        Text(summary.title, style="bold"),
+        *map(Text, summary.lines),
+        Text(""),
+        *tables,
+        Text(summary.legend, style="dim"),
+        *map(Text, summary.remarks),
+        *(Text(claim.sentence) for claim in summary.claims),
+    )
+
+
+def _places(folder: Path, report: Sequence[Path], numbers: str) -> Group:
+    """List the files with the results of a study."""
+    figures = dict.fromkeys(path.parent for path in report if path.suffix != ".html")
+    return Group(
+        Text(""),
+        *(Text.assemble("report   ", (str(path), "bold")) for path in report if path.suffix == ".html"),
+        *(Text(f"figures  {path}") for path in figures),
+        Text(f"table    {folder / 'table.md'}, {folder / 'table.csv'}"),
+        Text(f"numbers  {numbers}"),
+    )
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> Table:
+    """Render rows of texts, one for each method, below their headings."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True, header_style="bold cyan")
+    wraps = "ended by" if "ended by" in rows[0] else "method"
+    for heading in rows[0]:
+        name = _IN_TWO_LINES.get(heading, heading.replace("seed ", "seed\n"))
+        made.add_column(
+            name, justify="left" if heading in TEXTS else "right", no_wrap=heading != wraps, overflow="fold"
+        )
+    for row in rows:
+        made.add_row(*(Text(text, style="bold" if heading == "method" else "") for heading, text in row.items()))
+    return made
 
 
 def _read_parameters(name: str, written: Sequence[str]) -> tuple[str, dict[str, Any]]:

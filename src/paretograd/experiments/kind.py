@@ -3,7 +3,7 @@
 A study is a dataclass. A field with an `Option` in its metadata is also an option of the command line. It is declared
 there and nowhere else: parsing, help, the command that a table carries and ``config.json`` all follow from the field.
 A `Kind` puts the dataclass together with the functions that run and show the study;
-`paretograd.experiments.registry` lists the kinds.
+`paretograd.cli.studies` lists the kinds.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import paretograd as pg
 from paretograd.cli.app import app
+from paretograd.cli.studies import STUDIES, kind_in
 from paretograd.experiments.counterexamples import (
     CounterexampleResults,
     CounterexampleStudy,
@@ -24,7 +25,6 @@ from paretograd.experiments.counterexamples import (
 from paretograd.experiments.counterexamples.report import COUNTEREXAMPLES
 from paretograd.experiments.counterexamples.run import claims
 from paretograd.experiments.counterexamples.study import examples
-from paretograd.experiments.registry import STUDIES, kind_in
 
 SHORT = CounterexampleStudy(methods=("pcgrad", "mgda"), steps=4)
 

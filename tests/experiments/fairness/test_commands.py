@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import paretograd as pg
 from paretograd.cli.app import app
-from paretograd.cli.console import shown
+from paretograd.cli.studies import STUDIES, shown
 from paretograd.descent import Stop
 from paretograd.experiments.fairness import (
     FairnessResults,
@@ -24,7 +24,6 @@ from paretograd.experiments.fairness import (
 from paretograd.experiments.fairness import run as run_module
 from paretograd.experiments.fairness.__main__ import main
 from paretograd.experiments.fairness.report import FAIRNESS
-from paretograd.experiments.registry import STUDIES
 from paretograd.experiments.terminal import run_program
 
 pytestmark = pytest.mark.usefixtures("small")

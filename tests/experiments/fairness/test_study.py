@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 import paretograd as pg
 from paretograd.cli.app import app
+from paretograd.cli.studies import STUDIES
 from paretograd.experiments.fairness import (
     FairnessStudy,
     read_results,
 )
 from paretograd.experiments.fairness.report import FAIRNESS
 from paretograd.experiments.fairness.study import PUBLISHED
-from paretograd.experiments.registry import STUDIES
 
 pytestmark = pytest.mark.usefixtures("small")
 

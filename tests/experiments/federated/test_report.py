@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import paretograd as pg
 from paretograd.cli.app import app
+from paretograd.cli.studies import STUDIES
 from paretograd.experiments.federated import (
     FederatedResults,
     FederatedStudy,
@@ -38,7 +39,6 @@ from paretograd.experiments.federated.study import (
     attack_of,
 )
 from paretograd.experiments.federated.table import claims, rows, write
-from paretograd.experiments.registry import STUDIES
 
 
 class TestTable:

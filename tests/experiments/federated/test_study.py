@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import paretograd as pg
 from paretograd.cli.app import app
+from paretograd.cli.studies import STUDIES
 from paretograd.experiments.fairness import FairnessStudy
 from paretograd.experiments.federated import (
     FederatedStudy,
@@ -36,7 +37,6 @@ from paretograd.experiments.federated.study import (
     label_of,
     read_study,
 )
-from paretograd.experiments.registry import STUDIES
 from paretograd.federated import combine_updates
 
 
