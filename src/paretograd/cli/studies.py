@@ -27,7 +27,7 @@ from paretograd.experiments import Method, Study
 from paretograd.experiments.counterexamples.report import COUNTEREXAMPLES
 from paretograd.experiments.fairness.report import FAIRNESS
 from paretograd.experiments.federated.report import FEDERATED
-from paretograd.experiments.files import TEXTS, read_config
+from paretograd.experiments.folder import TEXTS, read_config
 from paretograd.experiments.kind import WORK, Kind, Option, Summary, flag, options_of
 from paretograd.experiments.progress import Bars
 from paretograd.experiments.synthetic.report import METRICS_EVERY, SYNTHETIC, paper_kinds

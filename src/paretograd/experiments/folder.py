@@ -1,33 +1,30 @@
-"""The folder of a study: its files, its lock, the loop over its jobs, and what is done already."""
+"""The folder of a study: its lock, the loop over its jobs, what is done already, and its configuration and tables.
+
+Each file is written completely or not at all.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
+import platform
 import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from paretograd.descent.stopping import Interrupt, held_interrupts
+from paretograd.disk import replacing
 from paretograd.errors import InputError
-from paretograd.experiments.files import (
-    Runnable,
-    differences,
-    in_markdown,
-    markdown_table,
-    read_config,
-    remove_drafts,
-    versions,
-    write_config,
-    write_csv,
-    write_text,
-)
 from paretograd.experiments.progress import Watch
 from paretograd.experiments.study import Job
 from paretograd.experiments.work import device_name
@@ -39,6 +36,27 @@ Result = TypeVar("Result")
 _WRITTEN = {name: {".npz"} for name in ("checkpoints", "trajectories", "methods", "runs")} | {
     "figures": {".png", ".svg"}
 }
+#: Version of the configuration's content.
+_SCHEMA = 1
+_KEYS = {"schema", "study", "command", "sessions"}
+#: Headings of the columns that hold text; all others hold numbers.
+TEXTS = ("method", "theorem", "ended by")
+
+
+class Runnable(Protocol):
+    """What a folder needs of a study."""
+
+    def plain(self) -> dict[str, Any]:
+        """Return the study as JSON-serialisable values."""
+
+    def files(self) -> tuple[str, ...]:
+        """Return the names of the result files, without suffix."""
+
+    def command(self) -> str:
+        """Return the command line that runs the study."""
+
+    def rehearse(self) -> None:
+        """Raise if some rule cannot run."""
 
 
 class Folder(ABC, Generic[Result]):
@@ -106,7 +124,7 @@ class Folder(ABC, Generic[Result]):
         if not self.config.exists():
             raise InputError(f"{self.path} is not empty and holds no study; choose another folder, nothing is removed")
         found = read_config(self.config)
-        differing = differences(found["study"], study)
+        differing = _differences(found["study"], study)
         if resume and differing:
             raise InputError(
                 f"{self.path} holds another study, which this one cannot continue:\n  "
@@ -200,7 +218,7 @@ class Folder(ABC, Generic[Result]):
             self._warn(found["sessions"], told)
         more = self._more(found)
         if left or any(found.get(name, value) != value for name, value in more.items()):
-            write_config(self.config, study, found["sessions"] + [self._session()] * left, more)
+            _write_config(self.config, study, found["sessions"] + [self._session()] * left, more)
 
     def _session(self) -> dict[str, Any]:
         """Return the time and the versions of this session."""
@@ -239,11 +257,11 @@ class Folder(ABC, Generic[Result]):
         """
         lines = [f"# {title}", "", f"Made by `{study.command()}`. {heading}"]
         for name, shown in tables.items():
-            lines += [*(["", f"## {name}"] if name else []), "", *markdown_table(shown)]
+            lines += [*(["", f"## {name}"] if name else []), "", *_markdown_table(shown)]
         for sentence in sentences:
-            lines += ["", in_markdown(sentence)]
+            lines += ["", _in_markdown(sentence)]
         write_text(self.table_md, lines)
-        write_csv(self.table_csv, rows)
+        _write_csv(self.table_csv, rows)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -319,4 +337,93 @@ class TrainingFolder(Folder[Result]):
     def took(self, study: Runnable, label: str, duration: Mapping[str, Any]) -> None:
         """Record the duration of a job."""
         durations = self.durations() | {label: dict(duration)}
-        write_config(self.config, study, read_config(self.config)["sessions"], {"durations": durations})
+        _write_config(self.config, study, read_config(self.config)["sessions"], {"durations": durations})
+
+
+def write_text(path: Path, lines: Iterable[str]) -> Path:
+    """Write lines to a file. The old content is replaced only when all lines are on the disk."""
+    with replacing(path) as file:
+        file.writelines(f"{line}\n".encode() for line in lines)
+    return path
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write rows with the same keys, which become the header. Numbers keep all their digits."""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return write_text(path, buffer.getvalue().splitlines())
+
+
+def _markdown_table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """Yield the lines of a table in Markdown. Numbers are aligned to the right."""
+    yield f"| {' | '.join(rows[0])} |"
+    yield f"| {' | '.join('---' if key in TEXTS else '---:' for key in rows[0])} |"
+    for row in rows:
+        yield f"| {' | '.join(map(_in_markdown, row.values()))} |"
+
+
+def _in_markdown(text: str) -> str:
+    """Escape stars for Markdown."""
+    return text.replace("*", chr(92) + "*")
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove the leftovers of killed writes: ``.name.pid.part``."""
+    for draft in folder.glob(".*.part"):
+        draft.unlink(missing_ok=True)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, torch, numpy and this package."""
+    from paretograd import __version__  # not at the top: the import would be circular
+
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "paretograd": __version__,
+    }
+
+
+def _write_config(path: Path, study: Runnable, sessions: list[dict[str, Any]], more: Mapping[str, Any]) -> None:
+    """Write ``config.json``; ``more`` holds entries that only this kind of study has."""
+    content = {"schema": _SCHEMA, "command": study.command(), "study": study.plain(), **more, "sessions": sessions}
+    write_text(path, [json.dumps(content, indent=2)])
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read ``config.json``; raises `InputError` if it is not the configuration of a study."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is damaged, or not a study's: {error}. Choose another folder") from None
+    if not isinstance(found, dict) or not isinstance(found.get("study"), dict) or _KEYS - set(found):
+        raise InputError(f"{path} is not the configuration of a study; choose another folder")
+    if found["schema"] != _SCHEMA:
+        raise InputError(f"{path} has schema {found['schema']!r}; this version reads {_SCHEMA}. Choose another folder")
+    sessions, every = found["sessions"], found.get("metrics_every", 1)
+    if not isinstance(sessions, list) or not all(isinstance(session, dict) for session in sessions):
+        raise InputError(f"{path} is damaged: sessions is no list of sessions. Choose another folder")
+    if type(every) is not int or every < 1:
+        raise InputError(f"{path} is damaged: metrics_every is {every!r}. Choose another folder")
+    return found
+
+
+def _differences(there: dict[str, Any], study: Runnable) -> list[str]:
+    """Describe the differences between the study in a file and this one."""
+    here = json.loads(json.dumps(study.plain()))
+    return [
+        f"{key.replace('_', ' ')}: {_shown(there.get(key))} there, {_shown(here.get(key))} here"
+        for key in sorted({*here, *there})
+        if there.get(key) != here.get(key)
+    ]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(entry, dict) for entry in value):
+        return ", ".join(f"{entry.get('rule')} (lr {entry.get('lr')})" for entry in value)
+    return json.dumps(value)

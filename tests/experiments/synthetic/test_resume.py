@@ -23,7 +23,7 @@ from support.killing import Killed, Moments, results_in
 from paretograd.disk import read_arrays, write_arrays
 from paretograd.errors import InputError
 from paretograd.experiments import Method, Study, Watch, run_study
-from paretograd.experiments.files import write_text
+from paretograd.experiments.folder import write_text
 from paretograd.experiments.synthetic import run as run_module
 
 #: One rule of each kind: without a state, with a position, and with a generator of random numbers.
@@ -107,7 +107,7 @@ def test_overwriting_killed_half_way_leaves_no_mixture(tmp_path, monkeypatch):
     run_study(STUDY, tmp_path)
     other = replace(STUDY, steps=50)
     with monkeypatch.context() as patch:
-        patch.setattr("paretograd.experiments.folder.write_config", lambda *_: (_ for _ in ()).throw(Killed))
+        patch.setattr("paretograd.experiments.folder._write_config", lambda *_: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             run_study(other, tmp_path, overwrite=True)
     with pytest.raises(InputError, match="steps: 60 there, 50 here"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from paretograd.experiments.files import versions
+from paretograd.experiments.folder import versions
 from paretograd.experiments.kind import Kind, Option, Summary
 from paretograd.experiments.synthetic import table
 from paretograd.experiments.synthetic.run import Results, read_study, run_study

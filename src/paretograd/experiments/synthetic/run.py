@@ -11,8 +11,7 @@ from paretograd.checks import whole_number
 from paretograd.descent.stopping import Interrupt
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError
-from paretograd.experiments.files import read_config
-from paretograd.experiments.folder import Folder
+from paretograd.experiments.folder import Folder, read_config
 from paretograd.experiments.progress import Watch
 from paretograd.experiments.study import Method, jobs_of
 from paretograd.experiments.synthetic.study import Study

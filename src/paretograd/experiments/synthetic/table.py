@@ -11,8 +11,7 @@ import numpy as np
 
 from paretograd.descent import Stop
 from paretograd.descent.trajectory import Trajectory
-from paretograd.experiments.files import write_text
-from paretograd.experiments.folder import Folder
+from paretograd.experiments.folder import Folder, write_text
 from paretograd.experiments.kind import Claim
 from paretograd.experiments.synthetic.study import Study, published_for, title_of
 
