@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,20 +14,10 @@ LABELLED = 12
 BEHIND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "boxstyle": "round,pad=0.12"}
 
 #: From Okabe and Ito's and Tol's palettes, in an order in which neighbours differ in lightness, too.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#882255", "#56B4E9", "#E69F00", "#332288", "#CC79A7", "#44AA99")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # seven and nine: 63 pairs before one repeats
-#: One for each colour, for the end of a curve.
-_ENDS = (*_MARKERS, "p", "*")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#882255", "#56B4E9", "#E69F00", "#332288", "#CC79A7", "#44AA99")
 #: The same hues for a dark ground.
-_ON_DARK = ("#4DA9E8", "#FF8A3D", "#2CC99B", "#C94B86", "#A6DBFF", "#FFC845", "#9D8CFF", "#F6BBDD", "#8FE0D2")
-
-#: Numbers of the colours that the paper's methods have in every figure.
-_OWN = {"MGDA": 0, "UPGrad": 1, "DualProj": 2, "Nash-MTL": 3, "MAS-Rand": 7}
-#: Numbers for the others, in the order in which they are given out; no schedule looks like a rule of its pool.
-_SCHEDULES = (6, 5, 4, 8)
-_OTHERS = (4, 5, 8, 6, 7, 0, 1, 2, 3)
-#: Line styles of methods and of their starred variants; the later pairs are for more methods than there are colours.
-_DASHES = (("solid", "dash"), ("dashdot", "longdash"), ("longdashdot", "dot"))
+ON_DARK = ("#4DA9E8", "#FF8A3D", "#2CC99B", "#C94B86", "#A6DBFF", "#FFC845", "#9D8CFF", "#F6BBDD", "#8FE0D2")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # seven and nine: 63 pairs before one repeats
 
 
 def gradient_width(count: int) -> float:
@@ -89,45 +78,4 @@ class Stroke:
 
 def stroke(index: int, dashed: bool) -> Stroke:
     """The stroke of the arrow with this number."""
-    return Stroke(_COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)], dashed)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """How a method's line is drawn in every figure of a study.
-
-    Attributes:
-        colour: on a light ground.
-        on_dark: the same hue on a dark ground.
-        dash: plotly's name of the line style.
-        symbol: matplotlib's marker of the line's end.
-    """
-
-    colour: str
-    on_dark: str
-    dash: str
-    symbol: str
-
-
-def curves(labels: Sequence[str]) -> dict[str, Curve]:
-    """A curve for each method of a study, no two alike (up to 27 methods and their stars).
-
-    The paper's methods have the same colour everywhere. A starred variant has the colour of its method and another
-    line style; a mixed schedule has a colour that is no rule's of its pool.
-    """
-    methods = list(dict.fromkeys(label.removesuffix("*") for label in labels))
-    numbers = {method: _OWN[method] for method in methods if method in _OWN}
-    for method in methods:
-        if method not in numbers:
-            wanted = (*(_SCHEDULES if method.startswith("MAS-") else ()), *_OTHERS)
-            used = [number % len(_COLOURS) for number in numbers.values()]
-            rounds = min(used.count(number) for number in wanted)
-            found = next(number for number in wanted if used.count(number) == rounds)
-            numbers[method] = found + rounds * len(_COLOURS)
-    return {label: _curve(numbers[label.removesuffix("*")], label.endswith("*")) for label in labels}
-
-
-def _curve(number: int, starred: bool) -> Curve:
-    turn, hue = divmod(number, len(_COLOURS))
-    dash = _DASHES[turn % len(_DASHES)][starred]
-    return Curve(_COLOURS[hue], _ON_DARK[hue], dash, _ENDS[(hue + turn) % len(_ENDS)])
+    return Stroke(COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)], dashed)

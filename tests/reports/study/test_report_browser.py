@@ -21,8 +21,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 import paretograd as pg
-from paretograd.reports.palette import curves
 from paretograd.reports.study import write_study
+from paretograd.reports.study.content import curves
 
 RULES = ("mgda", "upgrad", "upgrad*", "nash-mtl*")
 SEEDS = (24, 42, 100)

@@ -16,9 +16,8 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import paretograd as pg
-from paretograd.reports.palette import curves
 from paretograd.reports.study import write_study
-from paretograd.reports.study.content import COUNT, PANELS, compose, find_bounds, merged, spaced, thin
+from paretograd.reports.study.content import COUNT, PANELS, compose, curves, find_bounds, merged, spaced, thin
 from paretograd.reports.study.figures import draw, dynamics, objective_space
 from paretograd.reports.study.page import methods_table, shown
 

@@ -20,8 +20,7 @@ from paretograd.experiments.counterexamples.run import (
 )
 from paretograd.experiments.counterexamples.study import CounterexampleStudy, Example, examples
 from paretograd.experiments.kind import Kind, options_of
-from paretograd.reports.palette import Curve, curves
-from paretograd.reports.study.content import Content, Finding, Quantity, Run, find_bounds, thinned_runs
+from paretograd.reports.study.content import Content, Curve, Finding, Quantity, Run, curves, find_bounds, thinned_runs
 from paretograd.reports.study.figures import DASHES, DPI, plain, rendered
 from paretograd.reports.study.page import page, write_files
 

@@ -25,8 +25,7 @@ from paretograd.experiments.fairness.table import (
     title,
 )
 from paretograd.experiments.kind import TRAINING, Kind, Summary, options_of
-from paretograd.reports.palette import Curve, curves
-from paretograd.reports.study.content import Content, Run, thin
+from paretograd.reports.study.content import Content, Curve, Run, curves, thin
 from paretograd.reports.study.figures import dynamics, rendered
 from paretograd.reports.study.page import page, write_files
 

@@ -25,7 +25,7 @@ from paretograd.experiments.federated.study import (
 )
 from paretograd.experiments.federated.training import RunResult
 from paretograd.geometry.gramian import Array
-from paretograd.reports.palette import Curve, curves
+from paretograd.reports.study.content import Curve, curves
 from paretograd.reports.study.figures import DASHES, DPI, plain
 
 if TYPE_CHECKING:

@@ -23,8 +23,7 @@ from paretograd.experiments.federated.study import FederatedStudy, Run, label_of
 from paretograd.experiments.federated.training import FederatedFolder, RunResult
 from paretograd.experiments.kind import TRAINING, Kind, Option, Summary, options_of
 from paretograd.geometry.gramian import Array
-from paretograd.reports.palette import Curve
-from paretograd.reports.study.content import Content, Quantity
+from paretograd.reports.study.content import Content, Curve, Quantity
 from paretograd.reports.study.content import Run as Drawn
 from paretograd.reports.study.figures import rendered
 from paretograd.reports.study.page import page, write_files

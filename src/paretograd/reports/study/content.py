@@ -1,4 +1,4 @@
-"""What the figures and the page of a study show, before anything is drawn: runs, front, and bounds of the theorems."""
+"""What the figures and the page of a study show, before anything is drawn: runs and their curves, front, and bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.problems.base import Problem
-from paretograd.reports.palette import Curve, curves
+from paretograd.reports.palette import COLOURS, MARKERS, ON_DARK
 from paretograd.reports.words import short_name
 
 #: Approximate number of points of a curve; its extremes are added.
@@ -27,6 +27,56 @@ _FRONT_POINTS = {2: 400, 3: 600}
 _FEW_FRONT_POINTS = 40
 #: A gap this many times as wide as its neighbours separates two pieces of a front.
 _GAP = 5.0
+#: Markers of the ends of curves, one for each colour.
+_ENDS = (*MARKERS, "p", "*")
+#: Numbers of the colours that the paper's methods have in every figure.
+_OWN = {"MGDA": 0, "UPGrad": 1, "DualProj": 2, "Nash-MTL": 3, "MAS-Rand": 7}
+#: Numbers for the others, in the order in which they are given out; no schedule looks like a rule of its pool.
+_SCHEDULES = (6, 5, 4, 8)
+_OTHERS = (4, 5, 8, 6, 7, 0, 1, 2, 3)
+#: Line styles of methods and of their starred variants; the later pairs are for more methods than there are colours.
+_DASHES = (("solid", "dash"), ("dashdot", "longdash"), ("longdashdot", "dot"))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How a method's line is drawn in every figure of a study.
+
+    Attributes:
+        colour: on a light ground.
+        on_dark: the same hue on a dark ground.
+        dash: plotly's name of the line style.
+        symbol: matplotlib's marker of the line's end.
+    """
+
+    colour: str
+    on_dark: str
+    dash: str
+    symbol: str
+
+
+def curves(labels: Sequence[str]) -> dict[str, Curve]:
+    """A curve for each method of a study, no two alike (up to 27 methods and their stars).
+
+    The paper's methods have the same colour everywhere. A starred variant has the colour of its method and another
+    line style; a mixed schedule has a colour that is no rule's of its pool.
+    """
+    methods = list(dict.fromkeys(label.removesuffix("*") for label in labels))
+    numbers = {method: _OWN[method] for method in methods if method in _OWN}
+    for method in methods:
+        if method not in numbers:
+            wanted = (*(_SCHEDULES if method.startswith("MAS-") else ()), *_OTHERS)
+            used = [number % len(COLOURS) for number in numbers.values()]
+            rounds = min(used.count(number) for number in wanted)
+            found = next(number for number in wanted if used.count(number) == rounds)
+            numbers[method] = found + rounds * len(COLOURS)
+    return {label: _curve(numbers[label.removesuffix("*")], label.endswith("*")) for label in labels}
+
+
+def _curve(number: int, starred: bool) -> Curve:
+    turn, hue = divmod(number, len(COLOURS))
+    dash = _DASHES[turn % len(_DASHES)][starred]
+    return Curve(COLOURS[hue], ON_DARK[hue], dash, _ENDS[(hue + turn) % len(_ENDS)])
 
 
 def thin(gamma: Array, losses: Array, count: int = COUNT) -> NDArray[np.int64]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paretograd.errors import needs
-from paretograd.reports.palette import GRADIENT, Curve
-from paretograd.reports.study.content import Content, Run
+from paretograd.reports.palette import GRADIENT
+from paretograd.reports.study.content import Content, Curve, Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,8 +16,7 @@ from paretograd.descent.trajectory import Trajectory
 from paretograd.disk import replacing
 from paretograd.errors import needs
 from paretograd.problems.base import Problem
-from paretograd.reports.palette import Curve
-from paretograd.reports.study.content import Content, Finding, compose, find_bounds, merged
+from paretograd.reports.study.content import Content, Curve, Finding, compose, find_bounds, merged
 from paretograd.reports.study.figures import draw
 from paretograd.reports.study.panels import heading, panels, payload, sentence, summary, theory
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from paretograd.geometry.gramian import Array
 from paretograd.problems.base import Problem
-from paretograd.reports.palette import Curve
-from paretograd.reports.study.content import Bound, Content, Finding, spaced
+from paretograd.reports.study.content import Bound, Content, Curve, Finding, spaced
 
 #: plotly's names of matplotlib's markers.
 _SYMBOLS = {
