@@ -20,8 +20,7 @@ from paretograd.cli.studies import STUDIES
 from paretograd.errors import InputError, MissingExtraError, ParameterError, UnknownNameError
 from paretograd.experiments import PAPER, Method, Study, paper_study, run_study
 from paretograd.experiments.folder import remove_drafts, write_text
-from paretograd.experiments.kind import flag
-from paretograd.experiments.study import file_names
+from paretograd.experiments.study import file_names, flag
 from paretograd.experiments.synthetic.run import StudyFolder
 from paretograd.experiments.synthetic.study import step_size
 

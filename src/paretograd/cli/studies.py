@@ -1,7 +1,7 @@
 """``paretograd run``, ``reproduce`` and ``report``: studies in folders, and what is printed of them.
 
 A new study is one folder in `paretograd.experiments` and one row in `STUDIES`. Its dataclass declares its options (see
-`paretograd.experiments.kind`); the commands read them from there.
+`paretograd.experiments.study`); the commands read them from there.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from paretograd.experiments.counterexamples.report import COUNTEREXAMPLES
 from paretograd.experiments.fairness.report import FAIRNESS
 from paretograd.experiments.federated.report import FEDERATED
 from paretograd.experiments.folder import TEXTS, read_config
-from paretograd.experiments.kind import WORK, Kind, Option, Summary, flag, options_of
 from paretograd.experiments.progress import Bars
+from paretograd.experiments.study import WORK, Kind, Option, Summary, flag, options_of
 from paretograd.experiments.synthetic.report import METRICS_EVERY, SYNTHETIC, paper_kinds
 from paretograd.problems.registry import problem as make_problem
 

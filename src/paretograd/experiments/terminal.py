@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from paretograd.errors import ParetogradError
-from paretograd.experiments.kind import WORK, Kind, Option, flag
 from paretograd.experiments.progress import Lines
+from paretograd.experiments.study import WORK, Kind, Option, flag
 
 
 def run_program(kind: Kind, arguments: Sequence[str] | None) -> int:

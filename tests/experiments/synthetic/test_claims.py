@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from paretograd.experiments import paper_study
-from paretograd.experiments.kind import Claim
+from paretograd.experiments.study import Claim
 from paretograd.experiments.synthetic.table import claims
 
 PUBLISHED = {"MGDA": 7417, "UPGrad": 4043, "DualProj": 4975, "Nash-MTL": 1053}

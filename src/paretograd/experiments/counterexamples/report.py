@@ -19,7 +19,7 @@ from paretograd.experiments.counterexamples.run import (
     summary,
 )
 from paretograd.experiments.counterexamples.study import CounterexampleStudy, Example, examples
-from paretograd.experiments.kind import Kind, options_of
+from paretograd.experiments.study import Kind, options_of
 from paretograd.reports.study.content import Content, Curve, Finding, Quantity, Run, curves, find_bounds, thinned_runs
 from paretograd.reports.study.figures import DASHES, DPI, plain, rendered
 from paretograd.reports.study.page import page, write_files

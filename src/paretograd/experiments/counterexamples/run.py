@@ -13,9 +13,8 @@ from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import InputError
 from paretograd.experiments.counterexamples.study import Case, CounterexampleStudy, examples
 from paretograd.experiments.folder import Folder
-from paretograd.experiments.kind import Claim, Summary
 from paretograd.experiments.progress import Watch
-from paretograd.experiments.study import Method
+from paretograd.experiments.study import Claim, Method, Summary
 from paretograd.experiments.work import checked_interval, run_descent
 
 TITLE = "The paper's counter-examples"

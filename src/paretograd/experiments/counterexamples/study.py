@@ -16,9 +16,7 @@ from torch import Tensor
 from paretograd.checks import as_number, whole_number
 from paretograd.descent.run import Descent
 from paretograd.errors import ParameterError, ParetogradError
-from paretograd.experiments import kind
-from paretograd.experiments.kind import Option
-from paretograd.experiments.study import BaseStudy, Method, checked_rules, labels_of, settle
+from paretograd.experiments.study import METHODS_OPTION, BaseStudy, Method, Option, checked_rules, labels_of, settle
 from paretograd.problems.base import Problem
 
 #: The two rules that fail, and rules with a theorem.
@@ -99,7 +97,7 @@ class CounterexampleStudy(BaseStudy):
     experiment = "counterexamples"
     function = "counterexamples.run_counterexamples"
 
-    methods: tuple[str, ...] = field(default=METHODS, metadata=kind.METHODS.metadata)
+    methods: tuple[str, ...] = field(default=METHODS, metadata=METHODS_OPTION.metadata)
     z: float = field(
         default=Z, metadata=Option(f"Third coordinate in PCGrad's example: {Z:g} if not given.", type=float).metadata
     )

@@ -24,7 +24,7 @@ from paretograd.experiments.fairness.table import (
     setting,
     title,
 )
-from paretograd.experiments.kind import TRAINING, Kind, Summary, options_of
+from paretograd.experiments.study import TRAINING, Kind, Summary, options_of
 from paretograd.reports.study.content import Content, Curve, Run, curves, thin
 from paretograd.reports.study.figures import dynamics, rendered
 from paretograd.reports.study.page import page, write_files

@@ -13,12 +13,14 @@ import torch
 from paretograd.aggregators.base import Aggregator
 from paretograd.checks import as_number, whole_number
 from paretograd.errors import InputError, ParameterError, ParetogradError, ShapeError
-from paretograd.experiments import kind
 from paretograd.experiments.fairness.training import Setting
-from paretograd.experiments.kind import Option
 from paretograd.experiments.study import (
+    METHODS_OPTION,
+    SEEDS_OPTION,
+    TF32_OPTION,
     BaseStudy,
     Method,
+    Option,
     checked_rules,
     checked_seeds,
     fingerprint,
@@ -165,8 +167,8 @@ class FairnessStudy(BaseStudy):
     experiment = "fairness"
     function = "fairness.run_fairness"
 
-    methods: tuple[str, ...] = field(default=(*TABLE, *UNSTABLE, *BEYOND), metadata=kind.METHODS.metadata)
-    seeds: tuple[int, ...] = field(default=SEEDS, metadata=kind.SEEDS.metadata)
+    methods: tuple[str, ...] = field(default=(*TABLE, *UNSTABLE, *BEYOND), metadata=METHODS_OPTION.metadata)
+    seeds: tuple[int, ...] = field(default=SEEDS, metadata=SEEDS_OPTION.metadata)
     steps: int = field(
         default=STEPS, metadata=Option(f"At most this many: {STEPS} if not given.", type=int, least=1).metadata
     )
@@ -178,7 +180,7 @@ class FairnessStudy(BaseStudy):
     scaling: Scaling = field(
         default="all", metadata=Option("Standardise over all rows as in the benchmark, or train.", "all|train").metadata
     )
-    tf32: bool = field(default=True, metadata=kind.TF32.metadata)
+    tf32: bool = field(default=True, metadata=TF32_OPTION.metadata)
     width: int = 256
     own_data: OwnData | None = field(default=None, repr=False)
 

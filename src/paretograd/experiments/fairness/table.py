@@ -12,7 +12,7 @@ import numpy as np
 from paretograd.descent import Stop
 from paretograd.experiments.fairness.result import FairnessFolder, MethodResult
 from paretograd.experiments.fairness.study import PUBLISHED, STEPS, FairnessStudy
-from paretograd.experiments.kind import Claim
+from paretograd.experiments.study import Claim
 
 #: Headings of the measures.
 _NAMES = {"accuracy": "accuracy", "deo1": "DEO1", "deo2": "DEO2"}

@@ -21,7 +21,7 @@ from paretograd.experiments.federated.figures import (
 from paretograd.experiments.federated.run import FederatedResults, read_results, run_federated
 from paretograd.experiments.federated.study import FederatedStudy, Run, label_of, read_study
 from paretograd.experiments.federated.training import FederatedFolder, RunResult
-from paretograd.experiments.kind import TRAINING, Kind, Option, Summary, options_of
+from paretograd.experiments.study import TRAINING, Kind, Option, Summary, options_of
 from paretograd.geometry.gramian import Array
 from paretograd.reports.study.content import Content, Curve, Quantity
 from paretograd.reports.study.content import Run as Drawn

@@ -13,9 +13,22 @@ from paretograd.aggregators.named import Mean
 from paretograd.aggregators.registry import REGISTRY, read_rule, written_parameters
 from paretograd.checks import as_number, whole_number
 from paretograd.errors import InputError, ParameterError, ParetogradError
-from paretograd.experiments import kind
-from paretograd.experiments.kind import Option, options_of, read_list, read_options
-from paretograd.experiments.study import BaseStudy, Job, Method, checked_seeds, file_names, settle, written
+from paretograd.experiments.study import (
+    METHODS_OPTION,
+    SEEDS_OPTION,
+    TF32_OPTION,
+    BaseStudy,
+    Job,
+    Method,
+    Option,
+    checked_seeds,
+    file_names,
+    options_of,
+    read_list,
+    read_options,
+    settle,
+    written,
+)
 from paretograd.federated.aggregation import Rule, combine_updates
 from paretograd.federated.baselines import CoordinateMedian, GeometricMedian, Krum, MultiKrum, TrimmedMean
 
@@ -232,8 +245,8 @@ class FederatedStudy(BaseStudy):
         default=tuple(PARTS),
         metadata=Option(f"Groups of runs, separated by commas: {','.join(PARTS)}.", "PARTS", read=read_list).metadata,
     )
-    methods: tuple[str, ...] = field(default=(), metadata=kind.METHODS.metadata)
-    seeds: tuple[int, ...] = field(default=SEEDS, metadata=kind.SEEDS.metadata)
+    methods: tuple[str, ...] = field(default=(), metadata=METHODS_OPTION.metadata)
+    seeds: tuple[int, ...] = field(default=SEEDS, metadata=SEEDS_OPTION.metadata)
     epochs: int = field(default=EPOCHS, metadata=Option(f"{EPOCHS} if not given.", type=int, least=1).metadata)
     lr: float = field(default=LR, metadata=Option(f"Step size: {LR:g} if not given.", "LR", type=float).metadata)
     noise: float | str = field(
@@ -250,7 +263,7 @@ class FederatedStudy(BaseStudy):
     shards: int = 10
     size: int = 200
     test_size: int = 40
-    tf32: bool = field(default=True, metadata=kind.TF32.metadata)
+    tf32: bool = field(default=True, metadata=TF32_OPTION.metadata)
     own_data: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ from paretograd.experiments.federated.study import (
     label_of,
 )
 from paretograd.experiments.federated.training import FederatedFolder, RunResult
-from paretograd.experiments.kind import Claim
+from paretograd.experiments.study import Claim
 
 #: MGDA has collapsed if its accuracy is below this.
 COLLAPSED = 0.3

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from paretograd.experiments.folder import versions
-from paretograd.experiments.kind import Kind, Option, Summary
+from paretograd.experiments.study import Kind, Option, Summary
 from paretograd.experiments.synthetic import table
 from paretograd.experiments.synthetic.run import Results, read_study, run_study
 from paretograd.experiments.synthetic.study import PAPER, Study, paper_study, title_of

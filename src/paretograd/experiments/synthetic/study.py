@@ -18,8 +18,7 @@ from paretograd.checks import whole_number
 from paretograd.descent import Aligned, Armijo, Constant, DescentWarning, Monotone, Smooth, StepSize
 from paretograd.descent.run import Descent
 from paretograd.errors import InputError, ParameterError, ParetogradError, UnknownNameError
-from paretograd.experiments.kind import Option
-from paretograd.experiments.study import Method, checked_seeds, file_names, labels_of
+from paretograd.experiments.study import Method, Option, checked_seeds, file_names, labels_of
 from paretograd.problems.base import Problem
 from paretograd.problems.registry import problem
 

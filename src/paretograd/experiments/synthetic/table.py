@@ -12,7 +12,7 @@ import numpy as np
 from paretograd.descent import Stop
 from paretograd.descent.trajectory import Trajectory
 from paretograd.experiments.folder import Folder, write_text
-from paretograd.experiments.kind import Claim
+from paretograd.experiments.study import Claim
 from paretograd.experiments.synthetic.study import Study, published_for, title_of
 
 #: Number of losses in table.md; table.csv has all.
