@@ -1,6 +1,6 @@
-"""The shared table: every aggregation rule in the variants worth testing, one row each.
+"""The shared table: one row for each rule and choice of parameters worth testing.
 
-A new rule adds a row; what it is tested for follows from its guarantee.
+The guarantee of a rule selects its property tests, and its reference the tests of exactness.
 """
 
 from __future__ import annotations
@@ -9,8 +9,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 import paretograd as pg
 from paretograd import subproblem as sp
+
+from . import references as ref
+
+Array = NDArray[np.float64]
+
+#: The usual `Row.conditioning`: gamma enters as gamma^2, a difference of the Gramian's rounded entries.
+GAMMA_SQUARED = 1e-14
 
 
 @dataclass(frozen=True)
@@ -20,12 +30,18 @@ class Row:
     Args:
         id: shown by pytest.
         make: builds the rule anew, so that no test sees another's random state.
-        fits: the numbers of objectives that the parameters allow.
+        fits: returns True if the parameters allow this number of objectives.
+        reference: returns the exact direction of a Jacobian, by a second implementation that shares no code with the
+            package. None: the row is not compared with one.
+        conditioning: next to a stationary point, at distance gamma from it, the relative error of the direction may
+            reach ``conditioning / gamma**2``. The default, 0, declares that the rule is well-conditioned there.
     """
 
     id: str
     make: Callable[[], pg.Aggregator]
     fits: Callable[[int], bool] = lambda m: True
+    reference: Callable[[Array], Array] | None = None
+    conditioning: float = 0.0
 
     @property
     def objectives(self) -> int:
@@ -39,22 +55,34 @@ def later(rule: pg.Aggregator, steps: int) -> pg.Aggregator:
     return rule
 
 
+def _entropic(J: Array) -> Array:
+    return ref.entropic(J, 0.1 * float((J**2).sum(axis=1).mean())).direction
+
+
 _PLAIN = [
-    Row("mean", pg.Mean),
+    Row("mean", pg.Mean, reference=lambda J: J.mean(axis=0)),
     Row("mean(1,2,3)", lambda: pg.Mean([1.0, 2.0, 3.0]), lambda m: m == 3),
     Row("mean(.5,.3,.2)", lambda: pg.Mean([0.5, 0.3, 0.2]), lambda m: m == 3),
-    Row("mgda", pg.MGDA),
+    Row("mgda", pg.MGDA, reference=lambda J: ref.min_norm_point(J).direction),
     Row("capped-mgda(1)", lambda: pg.CappedMGDA(cap=1.0)),
     Row("capped-mgda(.5)", lambda: pg.CappedMGDA(cap=0.5), lambda m: m >= 2),
     Row("capped-mgda(.2)", lambda: pg.CappedMGDA(cap=0.2), lambda m: m >= 5),
-    Row("capped-mgda(eps=.5)", lambda: pg.CappedMGDA(eps=0.5)),
+    Row(
+        "capped-mgda(eps=.5)",
+        lambda: pg.CappedMGDA(eps=0.5),
+        reference=lambda J: ref.min_norm_point(J, 2 / len(J)).direction,
+    ),
     Row("capped-mgda(eps=.9)", lambda: pg.CappedMGDA(eps=0.9)),
     Row("clipped-mgda", lambda: pg.ClippedMGDA(cap=0.3)),
     Row("clipped-mgda(raw)", lambda: pg.ClippedMGDA(cap=0.3, renormalize=False)),
-    Row("entropic-mgda", pg.EntropicMGDA),
+    Row("entropic-mgda", pg.EntropicMGDA, reference=_entropic),
     Row("entropic-mgda(1e-4)", lambda: pg.EntropicMGDA(1e-4)),
     Row("entropic-mgda(10)", lambda: pg.EntropicMGDA(10.0)),
-    Row("spectral-mgda", pg.SpectralMGDA),
+    Row(
+        "spectral-mgda",
+        pg.SpectralMGDA,
+        reference=lambda J: ref.spectral_min_norm_point(J, np.arange(len(J), 0.0, -1.0)).direction,
+    ),
     Row("spectral-mgda(.7,.3)", lambda: pg.SpectralMGDA([0.7, 0.3]), lambda m: m >= 2),
     Row("spectral-mgda(4,2,1)", lambda: pg.SpectralMGDA([4.0, 2.0, 1.0]), lambda m: m >= 3),
     Row("chi-square-mgda", pg.ChiSquareMGDA),
@@ -62,35 +90,66 @@ _PLAIN = [
     Row("chi-square-mgda(2)", lambda: pg.ChiSquareMGDA(2.0)),
     Row("power-mean(1)", lambda: pg.PowerMean(1.0)),
     Row("power-mean(.9)", lambda: pg.PowerMean(0.9)),
-    Row("power-mean(.5)", lambda: pg.PowerMean(0.5)),
-    Row("power-mean(0)", lambda: pg.PowerMean(0.0)),
-    Row("power-mean(-1)", lambda: pg.PowerMean(-1.0)),
-    Row("power-mean(-20)", lambda: pg.PowerMean(-20.0)),
+    Row(
+        "power-mean(.5)",
+        lambda: pg.PowerMean(0.5),
+        reference=lambda J: ref.power_mean(J, 0.5).direction,
+        conditioning=GAMMA_SQUARED,
+    ),
+    Row(
+        "power-mean(0)",
+        lambda: pg.PowerMean(0.0),
+        reference=lambda J: ref.power_mean(J, 0.0).direction,
+        conditioning=GAMMA_SQUARED,
+    ),
+    Row(
+        "power-mean(-1)",
+        lambda: pg.PowerMean(-1.0),
+        reference=lambda J: ref.power_mean(J, -1.0).direction,
+        conditioning=GAMMA_SQUARED,
+    ),
+    Row(
+        "power-mean(-20)",
+        lambda: pg.PowerMean(-20.0),
+        reference=lambda J: ref.power_mean(J, -20.0).direction,
+        conditioning=GAMMA_SQUARED,
+    ),
     Row("power-mean(-inf)", lambda: pg.PowerMean(-math.inf)),
     Row("nash-mtl", pg.NashMTL),
-    Row("nash-mtl(raw)", lambda: pg.NashMTL(max_norm=None)),
+    Row(
+        "nash-mtl(raw)",
+        lambda: pg.NashMTL(max_norm=None),
+        reference=lambda J: ref.nash_mtl(J).direction,
+        conditioning=GAMMA_SQUARED,
+    ),
     Row("fairgrad(0)", lambda: pg.FairGrad(0.0)),
-    Row("fairgrad(.5)", lambda: pg.FairGrad(0.5)),
-    Row("fairgrad(2)", pg.FairGrad),
+    Row(
+        "fairgrad(.5)",
+        lambda: pg.FairGrad(0.5),
+        reference=lambda J: ref.fairgrad(J, 0.5).direction,
+        conditioning=GAMMA_SQUARED,
+    ),
+    Row("fairgrad(2)", pg.FairGrad, reference=lambda J: ref.fairgrad(J, 2.0).direction, conditioning=GAMMA_SQUARED),
     Row("fairgrad(10)", lambda: pg.FairGrad(10.0)),
-    Row("pivrg", pg.PIVRG),
+    Row("pivrg", pg.PIVRG, reference=lambda J: ref.pivrg(J, np.ones(len(J))).direction, conditioning=GAMMA_SQUARED),
     Row("pivrg(scores)", lambda: pg.PIVRG([0.0, 30.0, -5.0]), lambda m: m == 3),
-    Row("upgrad", pg.UPGrad),
+    Row("upgrad", pg.UPGrad, reference=ref.upgrad),
     Row("upgrad(1,2,3)", lambda: pg.UPGrad([1.0, 2.0, 3.0]), lambda m: m == 3),
-    Row("dualproj", pg.DualProj),
+    Row("dualproj", pg.DualProj, reference=ref.dualproj),
     Row("dualproj(.5,.3,.2)", lambda: pg.DualProj([0.5, 0.3, 0.2]), lambda m: m == 3),
     Row("dualproj(1,2,3)", lambda: pg.DualProj([1.0, 2.0, 3.0]), lambda m: m == 3),
     Row("cagrad(0)", lambda: pg.CAGrad(0.0)),
     Row("cagrad(.5)", pg.CAGrad),
-    Row("cagrad(1)", lambda: pg.CAGrad(1.0)),
+    Row("cagrad(1)", lambda: pg.CAGrad(1.0), reference=lambda J: ref.cagrad(J, 1.0), conditioning=GAMMA_SQUARED),
     Row("cagrad(1.5)", lambda: pg.CAGrad(1.5)),
-    Row("pcgrad", pg.PCGrad),
+    Row("pcgrad", pg.PCGrad, reference=ref.pcgrad),
     Row("pcgrad(original)", lambda: pg.PCGrad(order="shuffled", reduction="sum", seed=0)),
-    Row("pcgrad+", pg.PCGradPlus),
-    Row("imtl-g", pg.IMTLG),
-    Row("config", pg.ConFIG),
+    # The reference repeats sweeps until conflicts are below 1e-13, which stops about 1e-13 / gamma^2 early.
+    Row("pcgrad+", pg.PCGradPlus, reference=ref.pcgrad_plus, conditioning=1e-13),
+    Row("imtl-g", pg.IMTLG, reference=lambda J: ref.imtl_g(J).direction, conditioning=GAMMA_SQUARED),
+    Row("config", pg.ConFIG, reference=ref.config, conditioning=GAMMA_SQUARED),
     Row("rgw", lambda: pg.RGW(seed=0)),
-    Row("greedy-dcp", pg.GreedyDCP),
+    Row("greedy-dcp", pg.GreedyDCP, reference=ref.greedy_dcp, conditioning=GAMMA_SQUARED),
     Row("blend(mgda,mean)", lambda: pg.Blend([pg.MGDA(), pg.Mean()])),
     Row("blend(mgda,upgrad,dualproj)", lambda: pg.Blend([pg.MGDA(), pg.UPGrad(), pg.DualProj()], [1.0, 2.0, 3.0])),
     Row("mas-rand", lambda: pg.get("mas-rand", seed=0)),
@@ -110,9 +169,23 @@ _PLAIN = [
     ),
 ]
 
+#: Further parameters, compared with the reference only.
+_ONLY_EXACT = [
+    Row(
+        "capped-mgda(eps=.8)",
+        lambda: pg.CappedMGDA(eps=0.8),
+        reference=lambda J: ref.min_norm_point(J, 1.25 / len(J)).direction,
+    ),
+    Row("cagrad(.4)", lambda: pg.CAGrad(0.4), reference=lambda J: ref.cagrad(J, 0.4), conditioning=GAMMA_SQUARED),
+    Row("cagrad(2)", lambda: pg.CAGrad(2.0), reference=lambda J: ref.cagrad(J, 2.0), conditioning=GAMMA_SQUARED),
+    Row("pcgrad(sum)", lambda: pg.PCGrad(reduction="sum"), reference=lambda J: ref.pcgrad(J, reduction="sum")),
+]
+
 
 def _starred(row: Row) -> Row:
     return Row(f"{row.id}*", lambda: row.make().normalized(), row.fits)
 
 
 ROWS: list[Row] = _PLAIN + [_starred(row) for row in _PLAIN]
+#: Rows with a reference.
+EXACT: list[Row] = [row for row in _PLAIN + _ONLY_EXACT if row.reference]
