@@ -28,7 +28,7 @@ def named(row: Row) -> NamedRule:
 
 
 def test_the_rules_of_the_framework_are_named_pairs() -> None:
-    assert {named(row).name for row in NAMED} == {
+    assert {named(row).name for row in NAMED} >= {
         "mean",
         "mgda",
         "capped-mgda",
