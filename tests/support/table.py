@@ -19,9 +19,6 @@ from . import references as ref
 
 Array = NDArray[np.float64]
 
-#: The usual `Row.conditioning`: gamma enters as gamma^2, a difference of the Gramian's rounded entries.
-GAMMA_SQUARED = 1e-14
-
 
 @dataclass(frozen=True)
 class Row:
@@ -33,15 +30,15 @@ class Row:
         fits: returns True if the parameters allow this number of objectives.
         reference: returns the exact direction of a Jacobian, by a second implementation that shares no code with the
             package. None: the row is not compared with one.
-        conditioning: next to a stationary point, at distance gamma from it, the relative error of the direction may
-            reach ``conditioning / gamma**2``. The default, 0, declares that the rule is well-conditioned there.
+        ill_conditioned: next to a stationary point, at distance gamma from it, rounding changes the direction by up to
+            ``1e-14 / gamma**2``: gamma enters as gamma^2, a difference of the Gramian's entries.
     """
 
     id: str
     make: Callable[[], pg.Aggregator]
     fits: Callable[[int], bool] = lambda m: True
     reference: Callable[[Array], Array] | None = None
-    conditioning: float = 0.0
+    ill_conditioned: bool = False
 
     @property
     def objectives(self) -> int:
@@ -90,48 +87,28 @@ _PLAIN = [
     Row("chi-square-mgda(2)", lambda: pg.ChiSquareMGDA(2.0)),
     Row("power-mean(1)", lambda: pg.PowerMean(1.0)),
     Row("power-mean(.9)", lambda: pg.PowerMean(0.9)),
-    Row(
-        "power-mean(.5)",
-        lambda: pg.PowerMean(0.5),
-        reference=lambda J: ref.power_mean(J, 0.5).direction,
-        conditioning=GAMMA_SQUARED,
-    ),
-    Row(
-        "power-mean(0)",
-        lambda: pg.PowerMean(0.0),
-        reference=lambda J: ref.power_mean(J, 0.0).direction,
-        conditioning=GAMMA_SQUARED,
-    ),
-    Row(
-        "power-mean(-1)",
-        lambda: pg.PowerMean(-1.0),
-        reference=lambda J: ref.power_mean(J, -1.0).direction,
-        conditioning=GAMMA_SQUARED,
-    ),
-    Row(
-        "power-mean(-20)",
-        lambda: pg.PowerMean(-20.0),
-        reference=lambda J: ref.power_mean(J, -20.0).direction,
-        conditioning=GAMMA_SQUARED,
-    ),
+    Row("power-mean(.5)", lambda: pg.PowerMean(0.5), reference=lambda J: ref.power_mean(J, 0.5).direction),
+    Row("power-mean(0)", lambda: pg.PowerMean(0.0), reference=lambda J: ref.power_mean(J, 0.0).direction),
+    Row("power-mean(-1)", lambda: pg.PowerMean(-1.0), reference=lambda J: ref.power_mean(J, -1.0).direction),
+    Row("power-mean(-20)", lambda: pg.PowerMean(-20.0), reference=lambda J: ref.power_mean(J, -20.0).direction),
     Row("power-mean(-inf)", lambda: pg.PowerMean(-math.inf)),
     Row("nash-mtl", pg.NashMTL),
     Row(
         "nash-mtl(raw)",
         lambda: pg.NashMTL(max_norm=None),
         reference=lambda J: ref.nash_mtl(J).direction,
-        conditioning=GAMMA_SQUARED,
+        ill_conditioned=True,
     ),
     Row("fairgrad(0)", lambda: pg.FairGrad(0.0)),
     Row(
         "fairgrad(.5)",
         lambda: pg.FairGrad(0.5),
         reference=lambda J: ref.fairgrad(J, 0.5).direction,
-        conditioning=GAMMA_SQUARED,
+        ill_conditioned=True,
     ),
-    Row("fairgrad(2)", pg.FairGrad, reference=lambda J: ref.fairgrad(J, 2.0).direction, conditioning=GAMMA_SQUARED),
+    Row("fairgrad(2)", pg.FairGrad, reference=lambda J: ref.fairgrad(J, 2.0).direction, ill_conditioned=True),
     Row("fairgrad(10)", lambda: pg.FairGrad(10.0)),
-    Row("pivrg", pg.PIVRG, reference=lambda J: ref.pivrg(J, np.ones(len(J))).direction, conditioning=GAMMA_SQUARED),
+    Row("pivrg", pg.PIVRG, reference=lambda J: ref.pivrg(J, np.ones(len(J))).direction, ill_conditioned=True),
     Row("pivrg(scores)", lambda: pg.PIVRG([0.0, 30.0, -5.0]), lambda m: m == 3),
     Row("upgrad", pg.UPGrad, reference=ref.upgrad),
     Row("upgrad(1,2,3)", lambda: pg.UPGrad([1.0, 2.0, 3.0]), lambda m: m == 3),
@@ -140,16 +117,15 @@ _PLAIN = [
     Row("dualproj(1,2,3)", lambda: pg.DualProj([1.0, 2.0, 3.0]), lambda m: m == 3),
     Row("cagrad(0)", lambda: pg.CAGrad(0.0)),
     Row("cagrad(.5)", pg.CAGrad),
-    Row("cagrad(1)", lambda: pg.CAGrad(1.0), reference=lambda J: ref.cagrad(J, 1.0), conditioning=GAMMA_SQUARED),
+    Row("cagrad(1)", lambda: pg.CAGrad(1.0), reference=lambda J: ref.cagrad(J, 1.0), ill_conditioned=True),
     Row("cagrad(1.5)", lambda: pg.CAGrad(1.5)),
     Row("pcgrad", pg.PCGrad, reference=ref.pcgrad),
     Row("pcgrad(original)", lambda: pg.PCGrad(order="shuffled", reduction="sum", seed=0)),
-    # The reference repeats sweeps until conflicts are below 1e-13, which stops about 1e-13 / gamma^2 early.
-    Row("pcgrad+", pg.PCGradPlus, reference=ref.pcgrad_plus, conditioning=1e-13),
-    Row("imtl-g", pg.IMTLG, reference=lambda J: ref.imtl_g(J).direction, conditioning=GAMMA_SQUARED),
-    Row("config", pg.ConFIG, reference=ref.config, conditioning=GAMMA_SQUARED),
+    Row("pcgrad+", pg.PCGradPlus, reference=ref.pcgrad_plus),
+    Row("imtl-g", pg.IMTLG, reference=lambda J: ref.imtl_g(J).direction),
+    Row("config", pg.ConFIG, reference=ref.config, ill_conditioned=True),
     Row("rgw", lambda: pg.RGW(seed=0)),
-    Row("greedy-dcp", pg.GreedyDCP, reference=ref.greedy_dcp, conditioning=GAMMA_SQUARED),
+    Row("greedy-dcp", pg.GreedyDCP, reference=ref.greedy_dcp, ill_conditioned=True),
     Row("blend(mgda,mean)", lambda: pg.Blend([pg.MGDA(), pg.Mean()])),
     Row("blend(mgda,upgrad,dualproj)", lambda: pg.Blend([pg.MGDA(), pg.UPGrad(), pg.DualProj()], [1.0, 2.0, 3.0])),
     Row("mas-rand", lambda: pg.get("mas-rand", seed=0)),
@@ -176,8 +152,8 @@ _ONLY_EXACT = [
         lambda: pg.CappedMGDA(eps=0.8),
         reference=lambda J: ref.min_norm_point(J, 1.25 / len(J)).direction,
     ),
-    Row("cagrad(.4)", lambda: pg.CAGrad(0.4), reference=lambda J: ref.cagrad(J, 0.4), conditioning=GAMMA_SQUARED),
-    Row("cagrad(2)", lambda: pg.CAGrad(2.0), reference=lambda J: ref.cagrad(J, 2.0), conditioning=GAMMA_SQUARED),
+    Row("cagrad(.4)", lambda: pg.CAGrad(0.4), reference=lambda J: ref.cagrad(J, 0.4)),
+    Row("cagrad(2)", lambda: pg.CAGrad(2.0), reference=lambda J: ref.cagrad(J, 2.0), ill_conditioned=True),
     Row("pcgrad(sum)", lambda: pg.PCGrad(reduction="sum"), reference=lambda J: ref.pcgrad(J, reduction="sum")),
 ]
 
