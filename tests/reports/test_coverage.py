@@ -79,10 +79,9 @@ class TestCoverage:
         assert "Capped MGDA*" not in labels  # capped MGDA itself
 
     def test_the_page_is_up_to_date(self):
-        """`python docs/make_figures.py` writes it again."""
         block = re.search(r"(?s)<!-- begin generated -->\n(.*?)\n<!-- end generated -->", PAGE.read_text("utf-8"))
         assert block is not None
-        assert block[1].strip() == to_markdown(coverage())
+        assert block[1].strip() == to_markdown(coverage()), "run `python docs/make_figures.py`"
 
 
 class TestPicture:
