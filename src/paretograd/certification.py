@@ -12,9 +12,8 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.certificates.step import StepCertificate, check_step
 from paretograd.errors import ParameterError, ShapeError
 from paretograd.geometry.cones import Rounding
-from paretograd.geometry.gramian import Array, as_array
-from paretograd.geometry.unit_gramian import unit_gramian
-from paretograd.geometry.validation import check_floating, check_gramian
+from paretograd.geometry.gramian import Array, as_array, check_floating
+from paretograd.geometry.unit_gramian import check_gramian, unit_gramian
 from paretograd.guarantees import SUM, Guarantee, Surrogate
 from paretograd.solvers.min_norm import stationarity_weights
 

@@ -29,8 +29,7 @@ from paretograd.geometry.gramian import (
     scale_by_power,
     underflows,
 )
-from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
-from paretograd.geometry.validation import check_gramian
+from paretograd.geometry.unit_gramian import UnitGramian, check_gramian, unit_gramian
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Solution, Status
 

@@ -13,8 +13,7 @@ from paretograd.aggregators.base import Aggregator, Description, GramianAggregat
 from paretograd.checks import as_number, make_rng
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
-from paretograd.geometry.unit_gramian import UnitGramian
-from paretograd.geometry.validation import check_finite, plain_size
+from paretograd.geometry.unit_gramian import UnitGramian, check_finite, plain_size
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Status, outcome_of
 from paretograd.solvers.min_norm import min_norm_point

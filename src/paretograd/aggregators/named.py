@@ -16,8 +16,7 @@ from torch import Tensor
 from paretograd.aggregators.base import Description, GramianAggregator
 from paretograd.checks import as_weights
 from paretograd.geometry.gramian import Array
-from paretograd.geometry.unit_gramian import UnitGramian
-from paretograd.geometry.validation import check_finite, plain_size
+from paretograd.geometry.unit_gramian import UnitGramian, check_finite, plain_size
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, outcome_of
 from paretograd.solvers.cagrad import conflict_averse_point

@@ -15,8 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paretograd.errors import InputError, NonFiniteGradientError
-from paretograd.geometry.validation import check_jacobian
+from paretograd.errors import DTypeError, InputError, NonFiniteGradientError, ShapeError
 
 Array = NDArray[np.float64]
 
@@ -39,6 +38,24 @@ _MOST_PAIRED = 12
 
 #: Fewest columns that are worth the launch of a kernel.
 _FEWEST_COLUMNS = 1 << 16
+
+
+def check_floating(tensor: object, what: str) -> None:
+    """Raise unless ``tensor`` is a floating-point tensor."""
+    if not isinstance(tensor, Tensor):
+        raise DTypeError(f"{what} is a torch.Tensor; got {type(tensor).__name__}. Convert it with torch.as_tensor")
+    if not tensor.is_floating_point():
+        raise DTypeError(f"{what} has a floating-point dtype; got {tensor.dtype}. Convert it with .float()")
+
+
+def check_jacobian(jacobian: Tensor) -> None:
+    """Raise unless ``jacobian`` is a floating-point tensor of shape ``(..., m, n)`` with m, n >= 1."""
+    check_floating(jacobian, "a Jacobian")
+    if jacobian.ndim < 2 or 0 in jacobian.shape[-2:]:
+        raise ShapeError(
+            f"a Jacobian has shape (..., m, n), one row per objective, m >= 1 and n >= 1; "
+            f"got {tuple(jacobian.shape)}. Stack the flattened gradients with torch.stack"
+        )
 
 
 def as_array(tensor: Tensor) -> Array:

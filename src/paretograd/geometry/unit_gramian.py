@@ -1,4 +1,4 @@
-"""The scale-free form of a Gramian that every solver works on: cosines and norms."""
+"""The scale-free form of a Gramian that every solver works on, cosines and norms, and the validation of Gramians."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from paretograd.errors import NotAGramianError
+from paretograd.errors import NonFiniteGradientError, NotAGramianError, ShapeError
 from paretograd.geometry.cones import FLOAT32_ROWS
-from paretograd.geometry.gramian import Array
-from paretograd.geometry.validation import check_finite
+from paretograd.geometry.gramian import Array, check_floating
 
 #: Rounding error per row of C in the symmetry check: each cosine is a product of two or three factors.
 _ROUNDING = 4e-16
@@ -165,3 +166,45 @@ def _cosines(G: Array, norms: Array, eps: float) -> Array:
         np.clip(C, -1.0, 1.0, out=C)
     flat[:: len(C) + 1] = 1.0
     return C
+
+
+def check_gramian(G: Tensor) -> None:
+    """Raise unless ``G`` is a floating-point tensor of shape ``(..., m, m)`` with m >= 1."""
+    check_floating(G, "a Gramian")
+    shape = G.shape
+    if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] == 0:
+        raise ShapeError(
+            f"a Gramian has shape (..., m, m) with m >= 1; got {tuple(shape)}. "
+            "From a Jacobian J of shape (m, n), pass paretograd.gramian(J)"
+        )
+
+
+def check_finite(G: Array) -> None:
+    """Raise if a Gramian holds NaN or infinity, and name the objectives at fault."""
+    flat = G.ravel()
+    with np.errstate(over="ignore"):
+        square = flat.dot(flat)
+    if math.isfinite(square):
+        return
+    finite = np.isfinite(G)
+    if finite.all():
+        return  # only the sum of squares overflowed
+    bad = np.flatnonzero(~finite.diagonal())
+    if not len(bad):
+        bad = np.flatnonzero(~finite.all(axis=1))
+    raise NonFiniteGradientError(bad.tolist())
+
+
+def plain_size(G: Tensor) -> int:
+    """Return m for a finite float32 Gramian on the CPU, and 0 for any other input, valid or not.
+
+    Some rules need only m and take microseconds. This validates the common case quickly; use `check_gramian` and
+    `check_finite` if it returns 0.
+    """
+    if type(G) is Tensor and G.dtype is torch.float32 and G.is_cpu and not G.requires_grad:
+        array = G.numpy()
+        if array.ndim == 2 and len(array) == array.shape[1]:
+            squares = array.diagonal()  # finite if and only if the gradients are
+            if math.isfinite(squares.dot(squares)):
+                return len(array)
+    return 0

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from paretograd.errors import NotAGramianError
 from paretograd.geometry.gramian import Array, as_array
-from paretograd.geometry.unit_gramian import UnitGramian, unit_gramian
-from paretograd.geometry.validation import check_gramian
+from paretograd.geometry.unit_gramian import UnitGramian, check_gramian, unit_gramian
 from paretograd.solution import Point
 from paretograd.solvers.nonneg_qp import relative_residual, solve_on_hull
 
