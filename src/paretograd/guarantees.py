@@ -252,8 +252,8 @@ class Guarantee:
             equivariant=all(promise.equivariant for promise in promises),
         )
 
-    @classmethod
-    def common_alignment(cls, promises: Sequence[Guarantee]) -> Alternative | None:
+    @staticmethod
+    def common_alignment(promises: Sequence[Guarantee]) -> Alternative | None:
         """Return an F for which all given rules satisfy (A), and the smallest c; None if there is no such F.
 
         The theorem is the one that all of them have for this F, or Corollary 1 if they differ.
@@ -263,8 +263,9 @@ class Guarantee:
             known = [c for c in constants if c is not None]
             if len(known) == len(promises):
                 theorem = promises[0].theorem
-                shared = theorem is not None and all(promise._names(theorem, F) for promise in promises)
-                return Alternative(theorem if shared and theorem is not None else "thm:PS-cvx", min(known), F)
+                if theorem is None or not all(promise._names(theorem, F) for promise in promises):
+                    theorem = "thm:PS-cvx"
+                return Alternative(theorem, min(known), F)
         return None
 
     def _names(self, theorem: str, F: Surrogate) -> bool:
@@ -277,7 +278,7 @@ class Guarantee:
             return self  # the weights already sum to one
         degree = None if self.degree is None else 1.0
         if not self.in_cone:
-            return replace(self, degree=degree, theorem=None, alignment=None)
+            return replace(self, degree=degree, theorem=None, alignment=None, alternatives=())
         starred = replace(self, degree=degree, in_hull=True, beyond_hull=True, note="", alternatives=())
         # <d/s, grad F> >= c |d|^2 / s = c s |d/s|^2 for s = |w|_1, and s >= 1 beyond the hull
         aligned = self.alignment is not None and self.beyond_hull

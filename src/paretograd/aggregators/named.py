@@ -39,14 +39,11 @@ class NamedRule(GramianAggregator):
     def guarantee(self) -> Guarantee:
         return guarantee_of_family(self.s, self.r)
 
-    def _shortest(self, unit: UnitGramian, least: bool) -> Outcome:
+    def _solve(self, unit: UnitGramian, least: bool = False) -> Outcome:
         return self.s.shortest(unit, least=least)
 
-    def _solve(self, unit: UnitGramian) -> Outcome:
-        return self._shortest(unit, least=False)
-
     def _solve_least(self, unit: UnitGramian) -> Outcome:
-        return self._shortest(unit, least=True)
+        return self._solve(unit, least=True)
 
 
 class Mean(NamedRule):
@@ -275,10 +272,10 @@ class DualProj(NamedRule):
         self.s = NonConflicting(None if preference is None else as_weights(preference, "preference"))
         self.preference = None if self.s.weights is None else self.s.weights.tolist()
 
-    def _shortest(self, unit: UnitGramian, least: bool) -> Outcome:
+    def _solve(self, unit: UnitGramian, least: bool = False) -> Outcome:
         if self.preference is not None:
             as_weights(self.preference, "preference", unit.m)  # for its name in the message
-        return super()._shortest(unit, least)
+        return super()._solve(unit, least)
 
 
 class CAGrad(NamedRule):
@@ -312,5 +309,5 @@ class CAGrad(NamedRule):
         self.r = MeanBall(c)
         self.c = self.r.c
 
-    def _shortest(self, unit: UnitGramian, least: bool) -> Outcome:
+    def _solve(self, unit: UnitGramian, least: bool = False) -> Outcome:
         return outcome_of(conflict_averse_point(unit, np.full(unit.m, 1.0 / unit.m), self.c, least=least))

@@ -175,9 +175,7 @@ class Subproblem(Aggregator):
             raise ParameterError(
                 f"s fails for m = {m} objectives ({error}); if it requires another m, pass m"
             ) from error
-        phi = self._phi(m)
-        symmetric = phi is not None and bool(np.ptp(phi) <= 1e-12 * np.abs(phi).max())
-        return guarantee_of(self.s, self.r, hypotheses, self._surrogate(m), symmetric=symmetric)
+        return guarantee_of(self.s, self.r, hypotheses, self._surrogate(m), self._phi(m))
 
     def _find(self, G: Array, eps: float, *, least: bool = False) -> tuple[Found, Status]:
         unit = unit_gramian(G, eps)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
+from paretograd.geometry.gramian import Array
 from paretograd.guarantees import DYNAMIC_STEP, MEAN, SUM, Guarantee, Hypothesis, Surrogate
 from paretograd.subproblem import regularizers
 from paretograd.subproblem.regularizers import MeanBall, Regularizer
@@ -14,13 +17,11 @@ from paretograd.subproblem.scalarization import DECREASING, Family, Scalarizatio
 def guarantee_of_family(s: Family, r: Regularizer) -> Guarantee:
     """Return the guarantee of a family from the literature, for any number of objectives."""
     m = s.m or 2  # the hypotheses of a family hold for every m
-    phi = None if s.F is None else s.F.phi(m)
-    symmetric = phi is not None and bool(phi.min() == phi.max())
-    return guarantee_of(s, r, (*s.hypotheses(m), *r.hypotheses()), s.F, symmetric=symmetric)
+    return guarantee_of(s, r, (*s.hypotheses(m), *r.hypotheses()), s.F, s.surrogate(m))
 
 
 def guarantee_of(
-    s: Scalarization, r: Regularizer, hypotheses: Sequence[Hypothesis], F: Surrogate | None, *, symmetric: bool
+    s: Scalarization, r: Regularizer, hypotheses: Sequence[Hypothesis], F: Surrogate | None, phi: Array | None
 ) -> Guarantee:
     """Return the strongest guarantee that is proved for the direction of s and r.
 
@@ -34,7 +35,7 @@ def guarantee_of(
         r: the regularizer.
         hypotheses: the hypotheses of Theorem 4, with their evidence.
         F: the F of Theorem 4, ``<-grad s(0), f>``; None if it is not known.
-        symmetric: True if s treats all objectives alike.
+        phi: the weights of F for some m; s treats all objectives alike if they are equal.
     """
     holds = {hypothesis.text: hypothesis.holds for hypothesis in hypotheses}
     conic, plain = holds.get(DECREASING, False), r.beta == 1.0
@@ -46,7 +47,7 @@ def guarantee_of(
         beyond_hull=conic and s.sums_to_one_at_least and plain,
         F=SUM if F is None else F,
         degree=r.degree if s.homogeneous else None,
-        equivariant=symmetric,
+        equivariant=phi is not None and bool(np.ptp(phi) <= 1e-12 * np.abs(phi).max()),
         hypotheses=tuple(hypotheses),
     )
     if isinstance(r, MeanBall):

@@ -114,8 +114,9 @@ class Spectral(CoherentRisk):
         return spectral_min_norm_point(unit, self._spectrum(unit.m))
 
     def _spectrum(self, m: int) -> Array:
-        chosen = np.arange(m, 0, -1.0) if self.spectrum is None else self.spectrum
-        return _spectrum_for(chosen / chosen.sum(), m)
+        if self.spectrum is None:
+            return np.arange(m, 0, -1.0) / (0.5 * m * (m + 1))
+        return _spectrum_for(self.spectrum, m)
 
     def __repr__(self) -> str:
         return f"Spectral({'' if self.spectrum is None else shown_value(self.spectrum)})"

@@ -80,9 +80,10 @@ def run_counterexamples(
     every, told = checked_interval(checkpoint_every), watch or Watch()
     place = CounterexampleFolder(folder)
     with place.at_work(study, lambda: None, told, resume, overwrite) as (_, interrupt):
+        cases = study.cases()
         for number, job, left in place.each(study.jobs(), study.steps, told, interrupt):
             if left:
-                descent, checkpoint = study.descent(study.cases()[number]), place.checkpoint(job.file)
+                descent, checkpoint = study.descent(cases[number]), place.checkpoint(job.file)
                 found = run_descent(descent, job.label, checkpoint, every, told, interrupt)
                 found.save(place.result(job.file))
         place.tidy()
@@ -93,7 +94,7 @@ def run_counterexamples(
 
 
 def read_results(folder: str | Path) -> CounterexampleResults:
-    """A study from its folder, with the runs that are done; nothing is run."""
+    """Read a study from its folder, with the finished runs. Nothing is run."""
     place = CounterexampleFolder(folder)
     study = CounterexampleStudy.from_plain(place.plain_study())
     named = zip(study.cases(), study.files(), strict=True)
@@ -137,7 +138,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def summary(results: CounterexampleResults, width: int = _WIDE) -> Summary:
-    """What is printed; a narrow terminal has no room for the number of steps."""
+    """Return the printed summary. A narrow terminal has no room for the number of steps."""
     study, found = results.study, results.rows
     tables: dict[str, list[dict[str, str]]] = {}
     for example in examples(study.z):
@@ -164,7 +165,7 @@ def summary(results: CounterexampleResults, width: int = _WIDE) -> Summary:
 
 
 def claims(results: CounterexampleResults) -> list[Claim]:
-    """What the paper states about these gradients, as far as the rules were run."""
+    """Return the paper's claims about these gradients, for the rules that were run."""
     by_case = {(row["example"], row["method"]): row for row in results.rows}
     made = []
     if row := by_case.get((1, "PCGrad")):
