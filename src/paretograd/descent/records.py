@@ -1,4 +1,4 @@
-"""What a descent records: arrays of every point and step, and when each run left the box."""
+"""Records of a descent: arrays of every point and step, and when each run left the box."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ TEXTS = ("method", "theorem", "ended by")
 
 
 class Runnable(Protocol):
-    """What a folder needs of a study."""
+    """The interface of a study that a folder needs."""
 
     def plain(self) -> dict[str, Any]:
         """Return the study as JSON-serialisable values."""

@@ -1,4 +1,4 @@
-"""What studies share: options, methods, seeds and labels, `BaseStudy`, and what the command line knows of a study.
+"""The shared parts of studies: options, methods, seeds, labels, `BaseStudy`, and the `Kind` that the commands use.
 
 A study is a dataclass. A field with an `Option` in its metadata is also an option of the command line. It is declared
 there and nowhere else: parsing, help, the command that a table carries and ``config.json`` all follow from the field.
@@ -337,7 +337,7 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class Summary:
-    """What is printed at the end of a study.
+    """The printed result of a study.
 
     Attributes:
         title: in bold.

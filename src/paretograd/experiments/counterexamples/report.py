@@ -122,7 +122,7 @@ def runs(results: CounterexampleResults, looks: Looks) -> Figure:
 
 
 def _of(results: CounterexampleResults, example: Example) -> list[tuple[Any, Any]]:
-    """The runs on an example that took a step."""
+    """Return the runs on an example that took a step."""
     return [(case, found) for case, found in results.runs.items() if case.example == example and found.lengths[0]]
 
 
@@ -138,7 +138,7 @@ def _legend(figure: Any, looks: Looks) -> None:
 
 
 def _findings(results: CounterexampleResults) -> list[Finding]:
-    """What the theorems say about the runs; the constant of all objectives is 1."""
+    """Compare the runs with the theorems' bounds. The smoothness constant of every objective is 1."""
     return [bound for case, found in results.runs.items() for bound in find_bounds({case.method: found}, 1.0)]
 
 

@@ -1,7 +1,7 @@
-"""What is run: the Jacobians of the paper's counter-examples, as gradients at the start of a descent.
+"""Options and runs of the study: the paper's counter-examples as the first step of a descent.
 
-The paper states three facts about three gradients g_k. A study needs objectives: f_k(x) = |x + g_k|^2 / 2, whose
-gradient at the origin is g_k. The runs start there, so that their first step is the counter-example itself.
+The paper states facts about three gradients g_k. A study needs objectives: f_k(x) = |x + g_k|^2 / 2, whose gradient at
+the origin is g_k. The runs start there, so their first step is the counter-example itself.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Example(NamedTuple):
 
 
 def examples(z: float = Z) -> tuple[Example, Example, Example]:
-    """The paper's Jacobians; ``z`` is the third coordinate of the first one's gradients."""
+    """Return the paper's Jacobians. ``z`` is the third coordinate of the gradients in the first one."""
     root, left, right = math.sqrt(3.0), (8.660254, -5.0, 0.0), (-8.660254, -5.0, 0.0)
     small = ((0.8660254, -0.5, 0.0), (-0.8660254, -0.5, 0.0))
     third = (0.0, -0.99498744, 0.1)
@@ -113,17 +113,17 @@ class CounterexampleStudy(BaseStudy):
                 raise ParameterError(f"{name}={getattr(self, name):g}: a finite number, above 0")
 
     def cases(self) -> tuple[Case, ...]:
-        """The runs, example after example."""
+        """Return the runs, example after example."""
         names = labels_of([Method(rule, "") for rule in self.methods], "")
         pairs = list(zip(self.methods, names, strict=True))
         return tuple(Case(rule, name, example) for example in examples(self.z) for rule, name in pairs)
 
     def labels(self) -> tuple[str, ...]:
-        """Labels of the runs."""
+        """Return the labels of the runs."""
         return tuple(case.label for case in self.cases())
 
     def descent(self, case: Case) -> Descent:
-        """A run before its first step; the number of its example takes the place of a seed."""
+        """Return a run before its first step. The number of its example serves as its seed."""
         return Descent(
             case.example.problem,
             Method(case.rule).aggregator(),

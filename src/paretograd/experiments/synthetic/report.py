@@ -1,4 +1,4 @@
-"""What is shown of a study on a test problem: its summary, figures and page."""
+"""Output of a study on a test problem: its summary, figures and page."""
 
 from __future__ import annotations
 

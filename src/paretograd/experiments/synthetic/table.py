@@ -103,7 +103,7 @@ def notes(study: Study, trajectories: Mapping[str, Trajectory]) -> list[str]:
 
 
 def claims(study: Study, found: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    """What the paper states about its studies; nothing about other studies."""
+    """Return the paper's claims about its studies; none for other studies."""
     published = published_for(study)
     if published is None:
         return []

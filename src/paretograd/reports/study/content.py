@@ -1,4 +1,4 @@
-"""What the figures and the page of a study show, before anything is drawn: runs and their curves, front, and bounds."""
+"""Content of a study's figures and page, before anything is drawn: runs and their curves, front, and bounds."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the theory says about one run.
+    """Comparison of one run with a theorem.
 
     Attributes:
         method: its label.
