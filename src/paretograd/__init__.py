@@ -29,9 +29,11 @@ from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL
 from paretograd.aggregators.registry import get, names
 from paretograd.aggregators.subproblem import Subproblem, SubproblemSolution
+from paretograd.autograd.accumulation import Accumulation, accumulate
 from paretograd.autograd.backward import backward
-from paretograd.autograd.gramian import gramian
-from paretograd.autograd.step import Step
+from paretograd.autograd.choice import engine_report
+from paretograd.autograd.gramian import gramian, jacobian
+from paretograd.autograd.step import How, Step
 from paretograd.certificates.run import RunCertificate, RunCheck
 from paretograd.certificates.step import Promise, StepCertificate, Verdict
 from paretograd.certification import certify
@@ -69,6 +71,7 @@ __all__ = [
     "PIVRG",
     "RESULTS",
     "RGW",
+    "Accumulation",
     "Aggregator",
     "Blend",
     "CAGrad",
@@ -87,6 +90,7 @@ __all__ = [
     "GramianAggregator",
     "GreedyDCP",
     "Guarantee",
+    "How",
     "Hypothesis",
     "HypothesisError",
     "InfeasibleCapError",
@@ -126,14 +130,17 @@ __all__ = [
     "UPGrad",
     "UnknownNameError",
     "Verdict",
+    "accumulate",
     "backward",
     "certify",
     "certify_run",
     "descend",
     "descent",
     "distributed",
+    "engine_report",
     "get",
     "gramian",
+    "jacobian",
     "names",
     "problem",
     "problems",

@@ -36,9 +36,12 @@ class ShapeError(InputError):
 class NonFiniteGradientError(InputError):
     """NaN or infinity in a gradient. ``objectives`` lists the affected rows."""
 
-    def __init__(self, objectives: Sequence[int], what: str = "gradient") -> None:
+    def __init__(
+        self, objectives: Sequence[int], what: str = "gradient", *, names: Sequence[str] | None = None
+    ) -> None:
         self.objectives = list(objectives)
-        rows = ", ".join(map(str, self.objectives[:8])) + (", ..." if len(self.objectives) > 8 else "")
+        shown = [str(k) if names is None else repr(names[k]) for k in self.objectives[:8]]
+        rows = ", ".join(shown) + (", ..." if len(self.objectives) > 8 else "")
         super().__init__(
             f"the {what} of objective {rows} holds NaN or infinity; every entry must be finite. Nothing was "
             "changed. Check that objective's loss, lower the learning rate, or skip this step"

@@ -10,12 +10,10 @@ from support.models import MODELS
 from torch import Tensor, nn
 
 import paretograd as pg
-from paretograd.autograd import engine as engine_module
-from paretograd.autograd import rows as rows_module
-from paretograd.autograd.engine import Pullback
-from paretograd.autograd.graph import Graph
-from paretograd.autograd.roots import roots_of
-from paretograd.autograd.source import at_losses, below_heads
+from paretograd.autograd import by_layers
+from paretograd.autograd.batched import start
+from paretograd.autograd.by_layers import LayersWay
+from paretograd.autograd.call import Call, plan_of
 
 STREAMED = (
     "mlp",
@@ -34,15 +32,10 @@ STREAMED = (
 
 @pytest.mark.parametrize("name", STREAMED)
 def test_common_models_are_streamed_in_one_batched_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "_KEPT_SHARE", 0.0)
-    monkeypatch.setattr(rows_module, "_UNBATCHABLE", set())
-    problem = MODELS[name]()
-    losses = problem.losses()
-    graph = Graph(roots_of(losses))
-    with torch.no_grad():
-        pullback = Pullback(losses, graph.leaves, graph, at_losses(losses), engine="gramian")
-    assert pullback.passes
-    assert not rows_module._UNBATCHABLE
+    monkeypatch.setattr(by_layers, "_KEPT_SHARE", 0.0)
+    way = LayersWay(plan_of(Call(losses=MODELS[name]().losses(), has_rule=False)))
+    assert way.passes
+    assert way.share > 0.4
 
 
 JOINED: dict[str, Callable[[list[Tensor]], Sequence[Tensor] | Tensor]] = {
@@ -69,7 +62,8 @@ def test_heads_are_found_behind_a_vector(join: str) -> None:
     for param in (*trunk.parameters(), *heads.parameters()):
         param.grad = None
     given = JOINED[join](losses())
-    assert below_heads(given, Graph(roots_of(given)), list(heads.parameters())) is not None
+    source, _ = start(plan_of(Call(losses=given, aggregator=pg.MGDA())))
+    assert not any(output is loss for output in source.outputs for loss in given)
     pg.backward(given, pg.MGDA())
     for param, want in zip((*trunk.parameters(), *heads.parameters()), wanted, strict=True):
         assert torch.allclose(param.grad, want, rtol=1e-12, atol=0.0)

@@ -19,7 +19,6 @@ from torch import nn
 
 import paretograd as pg
 from paretograd.autograd.graph import Graph
-from paretograd.autograd.roots import roots_of
 
 WORKER = ROOT / "tests" / "support" / "processes" / "worker.py"
 
@@ -121,7 +120,7 @@ def test_nodes_that_hand_on_are_seen_through(vector: bool, at_the_end: bool) -> 
         losses = [y.square().mean() for y in HandOn.apply(*outputs)]
     joined = torch.stack(losses) if vector else losses
     seen = frozenset({"HandOnBackward"})
-    through, plain = Graph(roots_of(joined, seen), seen), Graph(roots_of(joined))
+    through, plain = Graph(joined, seen), Graph(joined)
     assert [through.reached_by[id(head.weight)] for head in heads] == [1, 2]
     assert [plain.reached_by[id(head.weight)] for head in heads] == [3, 3]
     assert through.reached_by[id(trunk.weight)] == 3

@@ -1,93 +1,303 @@
-"""Choice of the parameters that are aggregated and of those that get the gradients of their own losses."""
+"""The choice of a way to differentiate, by measurement, and the check of every way against plain passes.
+
+All ways give the same answer. So the first steps of a training run can try them, each being a valid step, and the
+quickest that fits in memory is kept for graphs of the same kind. A way other than plain passes is compared with them
+when a kind of graph is first seen, and refused if it differs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import math
+import time
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from torch import Tensor, nn
+import numpy as np
+import torch
+from torch import Tensor
 
-from paretograd.autograd.processes import Params, as_params
-from paretograd.errors import DTypeError, ParameterError
+from paretograd.autograd.batched import BatchedRows, obstacle
+from paretograd.autograd.by_layers import LayersWay
+from paretograd.autograd.call import Plan
+from paretograd.autograd.samples import SamplesWay
+from paretograd.autograd.step import SHOWN, How
+from paretograd.autograd.ways import NotFiniteError, Pairs, PlainRows, Way
+from paretograd.callers import callers_level
+
+#: Timed steps of each way, after the one that checks it.
+_ROUNDS = 2
+
+#: A way must be this much quicker than plain passes to be kept.
+_GAIN = 0.98
+
+#: Ways are tried only if plain passes visit the operations of the graph this often on average.
+_REPEATED = 1.5
+
+#: Below this number of parameters, plain passes are not worth replacing on the CPU.
+_FEW = 4096
+
+#: Least share of the parameters that must have a rule for their layer.
+_SERVED = 0.5
+
+#: Default share of the free memory that rows may take.
+_FREE_SHARE = 0.5
+
+#: Most kinds of graphs that are remembered.
+_KINDS = 64
+
+_WAYS: dict[str, type[BatchedRows] | type[LayersWay]] = {"batched": BatchedRows, "gramian": LayersWay}
 
 
-def sort(
-    params: Sequence[Tensor],
-    reached_by: Mapping[int, int],
-    m: int,
-    shared: Iterable[Tensor] | None,
-    specific: Iterable[Tensor] | None,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Split parameters into those to aggregate and those that get the gradients of their own losses.
+@dataclass
+class _Kind:
+    """Findings about one kind of graph.
 
-    Args:
-        params: parameters that some loss reaches.
-        reached_by: for each of them, by ``id``, a bit for every loss that reaches it.
-        m: number of losses.
-        shared: parameters that are always aggregated.
-        specific: parameters that are never aggregated.
+    Attributes:
+        about: a description.
+        times: seconds of the timed steps of each way.
+        refused: ways that cannot be taken, and why.
+        checked: ways that agreed with plain passes.
     """
-    force_common, force_own = ids(shared), ids(specific)
-    common, own = [], []
-    for param in params:
-        alone = m > 1 and is_private(param, reached_by)
-        if id(param) in force_own or (alone and id(param) not in force_common):
-            own.append(param)
-        else:
-            common.append(param)
-    return common, own
+
+    about: str
+    times: dict[str, list[float]] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set)
+
+    def best(self) -> str | None:
+        """Return the quickest way; None while some are still to be tried."""
+        ways = ["jacobian", *(way for way in _WAYS if way not in self.refused)]
+        if any(len(self.times.get(way, ())) < _ROUNDS for way in ways):
+            return None
+        plain = min(self.times["jacobian"])
+        best = min(ways, key=lambda way: min(self.times[way]))
+        return best if min(self.times[best]) < _GAIN * plain else "jacobian"
+
+    def next(self) -> str:
+        """Return the way to take in the next step."""
+        best = self.best()
+        if best is not None:
+            return best
+        ways = ["jacobian", *(way for way in _WAYS if way not in self.refused)]
+        return next(way for way in ways if len(self.times.get(way, ())) < _ROUNDS)
 
 
-def is_private(param: Tensor, reached_by: Mapping[int, int]) -> bool:
-    """Return True if only one loss reaches a parameter."""
-    return reached_by[id(param)].bit_count() == 1
+_KNOWN: dict[tuple[object, ...], _Kind] = {}
 
 
-def listed(params: Params | Iterable[nn.Module] | None) -> list[Tensor] | None:
-    """Flatten a parameter, a module, or an iterable of either, which may be one-shot, into one list."""
-    return None if params is None else _flat(params)
+def engine_report() -> str:
+    """Return what ``engine="auto"`` found out: for each kind of graph the times of all ways, and the one it keeps."""
+    lines = []
+    for kind in _KNOWN.values():
+        best = kind.best()
+        lines.append(f"{kind.about}: {'still trying' if best is None else SHOWN[best]}")
+        for way in ("jacobian", *_WAYS):
+            seconds = kind.times.get(way)
+            found = f"{1e3 * min(seconds):.3g} ms" if seconds else kind.refused.get(way, "not tried yet")
+            lines.append(f"  {way:9s} {found}")
+    return "\n".join(lines) or "no step has been taken with engine='auto'"
 
 
-def _flat(given: Any) -> list[Tensor]:
-    given = as_params(given)
-    if isinstance(given, Tensor | str | bytes | Mapping) or not isinstance(given, Iterable):
-        return [given]  # type: ignore[list-item]  # `check_chosen` rejects what is not a parameter
-    return [param for item in given for param in _flat(item)]
+def forget_choices() -> None:
+    """Forget all measurements, so that ``engine="auto"`` tries the ways again."""
+    _KNOWN.clear()
 
 
-def ids(params: Iterable[Tensor] | None) -> set[int]:
-    """Return the ids of parameters."""
-    return {id(param) for param in params or ()}
+class Differentiation:
+    """One plan, differentiated in a chosen way. Call `finish` after the gradients were combined.
 
-
-def check_chosen(
-    groups: Sequence[Sequence[Tensor]],
-    reached: Iterable[Tensor],
-    shared: Iterable[Tensor] | None,
-    specific: Iterable[Tensor] | None,
-) -> None:
-    """Raise if a parameter is chosen twice or cannot be chosen.
-
-    Args:
-        groups: the parameters to fill.
-        reached: the parameters that some loss reaches. Choosing others has no effect.
-        shared: parameters that are always aggregated.
-        specific: parameters that are never aggregated.
+    Attributes:
+        way: the gradients.
+        how: the way that was taken, and why.
     """
-    left_out = ids(reached) - {id(param) for group in groups for param in group}
-    for name, given in (("shared", shared), ("specific", specific)):
-        for k, item in enumerate(given or ()):
-            if not isinstance(item, Tensor):
-                raise DTypeError(f"{name} holds a {type(item).__name__}; give parameters, or modules that have them")
-            if not item.is_leaf:
-                raise ParameterError(
-                    f"{name}[{k}], shape {tuple(item.shape)}, is not a leaf of the graph and holds no .grad; pass the "
-                    "parameter that it was computed from"
-                )
-            if id(item) in left_out:
-                raise ParameterError(
-                    f"{name}[{k}], shape {tuple(item.shape)}, is not in params, and only those are filled; add "
-                    f"it to params, or leave it out of {name}"
-                )
-    if ids(shared) & ids(specific):
-        raise ParameterError("a parameter is both in shared and in specific; give it in one of them")
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan, self._timed, self._started = plan, "", 0.0
+        self._kind: _Kind | None = None
+        self.way, self.how = self._differentiate()
+
+    def _differentiate(self) -> tuple[Way, How]:
+        plan, call = self._plan, self._plan.call
+        if call.per_sample:
+            found = SamplesWay.of(plan)
+            if isinstance(found, SamplesWay):
+                return found, How("samples", 1.0, "per_sample=True")
+            return PlainRows(plan), How("jacobian", 1.0, found)
+        if call.engine == "jacobian":
+            return PlainRows(plan), How("jacobian", 1.0, "engine='jacobian'")
+        if plan.m == 1 or call.chunk == 1:
+            return PlainRows(plan), How("jacobian", 1.0, "one loss at a time")
+        kind = self._kind = _kind_of(plan)
+        if call.engine != "auto":
+            return self._take(kind, call.engine, f"engine='{call.engine}'")
+        reason = self._obvious(kind)
+        if reason is not None:
+            return PlainRows(plan), How("jacobian", 1.0, reason)
+        name = kind.next()
+        if call.max_memory is not None or name != "gramian":
+            name, reason = self._within_memory(kind, name)
+        self._timed = name if kind.best() is None else ""
+        self._started = _now(plan.device) if self._timed else 0.0
+        if name == "jacobian":
+            return PlainRows(plan, retain=bool(self._timed)), How(name, 1.0, reason or _why(kind))
+        return self._take(kind, name, reason or _why(kind))
+
+    def _obvious(self, kind: _Kind) -> str | None:
+        """Return why plain passes are taken without trying others; None if others may be better."""
+        plan = self._plan
+        if torch.are_deterministic_algorithms_enabled():
+            return "deterministic algorithms are asked for, and a choice by time is not"
+        if plan.device.type == "cpu" and sum(param.numel() for param in plan.common) <= _FEW:
+            return "the model is small"
+        if plan.graph.repetition < _REPEATED:
+            return "the losses have graphs of their own"
+        reason = obstacle(plan.graph)
+        if reason is not None:
+            kind.refused |= dict.fromkeys(_WAYS, reason)
+            return reason
+        return "saved tensors are packed by hooks, as a checkpoint does" if plan.graph.is_packed else None
+
+    def _within_memory(self, kind: _Kind, name: str) -> tuple[str, str]:
+        """Return the way to take if rows are limited to the memory that is allowed, and why."""
+        plan = self._plan
+        needed = sum(
+            plan.reached[id(param)].bit_count() * param.numel() * param.element_size() for param in plan.common
+        )
+        limit = plan.call.max_memory
+        if limit is None:
+            limit = int(_FREE_SHARE * _free_memory(plan.device))
+        if needed <= limit or name == "gramian" or "gramian" in kind.refused:
+            return name, ""
+        return "gramian", f"rows would take {needed / 2**20:,.0f} MiB of {limit / 2**20:,.0f} allowed"
+
+    def _take(self, kind: _Kind, name: str, reason: str) -> tuple[Way, How]:
+        """Take a way other than plain passes; fall back to these if it cannot be taken or differs from them."""
+        plan = self._plan
+        refusal = kind.refused.get(name) or obstacle(plan.graph)
+        if refusal is None and plan.graph.is_packed:
+            refusal = "saved tensors are packed by hooks, as a checkpoint does"
+        if refusal is not None:
+            return self._fall_back(name, refusal)
+        groups, own = [list(group) for group in plan.groups], list(plan.own)
+        try:
+            way = _WAYS[name](plan)
+        except NotFiniteError:
+            return PlainRows(plan), How("jacobian", 1.0, "a gradient is not finite; plain passes tell which")
+        except RuntimeError as error:  # no batching rule for some operation, or no memory for it
+            plan.groups, plan.own = groups, own
+            plain = PlainRows(plan)
+            kind.refused[name] = str(error).strip().splitlines()[0][:120] if str(error).strip() else repr(error)
+            self._timed = ""
+            return plain, self._fall_back_how(name, kind.refused[name])
+        share = way.share if isinstance(way, LayersWay) else 1.0
+        if plan.call.engine == "auto" and share < _SERVED:
+            kind.refused[name] = f"only {share:.0%} of the parameters have a rule for their layer"
+            self._timed = ""
+            return PlainRows(plan), How("jacobian", 1.0, kind.refused[name])
+        if name in kind.checked:
+            return way, How(name, share, reason)
+        self._timed = ""  # a step with a check says nothing about time
+        plain = PlainRows(plan, retain=True)
+        difference = _difference(way, plain)
+        if difference is None:
+            kind.checked.add(name)
+            return _WAYS[name](plan), How(name, share, f"{reason}; checked against plain passes in this step")
+        kind.refused[name] = difference
+        return plain, self._fall_back_how(name, difference)
+
+    def _fall_back(self, name: str, reason: str) -> tuple[Way, How]:
+        return PlainRows(self._plan), self._fall_back_how(name, reason)
+
+    def _fall_back_how(self, name: str, reason: str) -> How:
+        if self._plan.call.engine == name:
+            warnings.warn(
+                f"engine='{name}' is not possible for this model: {reason}. One plain pass is taken for each of the "
+                f"{self._plan.m} losses, and their rows are held",
+                UserWarning,
+                stacklevel=callers_level(),
+            )
+        return How("jacobian", 1.0, f"'{name}' is not possible: {reason}")
+
+    def finish(self) -> None:
+        """Record the time of a step that tries a way."""
+        if self._timed and self._kind is not None:
+            seconds = _now(self._plan.device) - self._started
+            self._kind.times.setdefault(self._timed, []).append(seconds)
+
+
+def _why(kind: _Kind) -> str:
+    return "the first steps try each way" if kind.best() is None else "the quickest in the first steps"
+
+
+def _kind_of(plan: Plan) -> _Kind:
+    shapes = tuple((tuple(param.shape), param.dtype) for param in plan.common)
+    key = (plan.graph.signature, shapes, len(plan.groups), plan.m, plan.device, plan.call.has_rule, plan.call.chunk)
+    if key not in _KNOWN:
+        while len(_KNOWN) >= _KINDS:
+            del _KNOWN[next(iter(_KNOWN))]
+        size = sum(param.numel() for param in plan.common)
+        _KNOWN[key] = _Kind(f"{plan.m} losses, {size:,} shared parameters on {plan.device}")
+    return _KNOWN[key]
+
+
+def _now(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _free_memory(device: torch.device) -> float:
+    """Return the number of bytes that can still be allocated; infinity if it is not known."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return float(free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+    with suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024.0 * int(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    return math.inf
+
+
+# ---- check -----------------------------------------------------------------------------------------------------------
+
+
+def _difference(way: Way, plain: PlainRows) -> str | None:
+    """Return how a way differs from plain passes, beyond rounding; None if they agree. The way is used up.
+
+    The Gramians are compared, and the gradients for random weights, parameter by parameter. A wrong rule is off by a
+    large part; the tolerances allow for the rounding of sums in another order.
+    """
+    tolerance, floor = _tolerances(plain)
+    norms = np.sqrt(plain.array.diagonal(axis1=1, axis2=2))
+    scale = norms[:, :, None] * norms[:, None, :]
+    if (np.abs(way.array - plain.array) > tolerance * scale + floor * scale.max(initial=0.0)).any():
+        return "its Gramian differs from that of plain passes"
+    m = plain.plan.m
+    draw = torch.from_numpy(np.random.default_rng(0).uniform(0.5, 1.5, m)).to(plain.plan.device)
+    ours = {id(param): grad for param, grad in way.combine([draw] * len(plain.plan.groups))}
+    wanted: Pairs = []
+    for group in plain.plan.groups:
+        wanted += plain.rows.combine(group, draw, keep=True)
+    pairs = [(param, grad.to_dense(), ours.get(id(param))) for param, grad in wanted]
+    total = math.sqrt(sum(_square(grad) for _, grad, _ in pairs))
+    for param, grad, found in pairs:
+        apart = math.sqrt(_square(grad if found is None else grad - found.to_dense()))
+        if apart > tolerance * math.sqrt(_square(grad)) + floor * total:
+            return f"its gradient of a parameter of shape {tuple(param.shape)} differs from that of plain passes"
+    return None
+
+
+def _square(values: Tensor) -> float:
+    return (
+        float(torch.linalg.vector_norm(values, dtype=torch.complex128 if values.is_complex() else torch.float64)) ** 2
+    )
+
+
+def _tolerances(plain: PlainRows) -> tuple[float, float]:
+    """Return the relative difference that rounding may cause, and that relative to the whole gradient."""
+    graph, params = plain.plan.graph, plain.plan.common
+    short = any(param.dtype in (torch.bfloat16, torch.float16) for param in params)
+    if short or any(name.startswith("ToCopyBackward") for name in graph.operations):
+        return 0.2, 0.02
+    return (1e-6, 1e-9) if plain.eps < 1e-15 else (1e-2, 1e-4)

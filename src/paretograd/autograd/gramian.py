@@ -1,33 +1,32 @@
-"""``gramian``: inner products of gradients, from a Jacobian or directly from losses."""
+"""``gramian`` and ``jacobian``: inner products of gradients, and the gradients themselves, to look at."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from paretograd.autograd import processes
-from paretograd.autograd.engine import Engine, Pullback
-from paretograd.autograd.graph import Graph
-from paretograd.autograd.hooks import set_aside
-from paretograd.autograd.inputs import check_losses, check_params, check_passes, check_visible
-from paretograd.autograd.opaque import opaque
-from paretograd.autograd.processes import Call, Parallel, Params
-from paretograd.autograd.roots import roots_of
-from paretograd.autograd.source import at_losses
-from paretograd.errors import ParameterError, ShapeError
+from paretograd.autograd.backward import set_aside
+from paretograd.autograd.call import Call, Engine, Parallel, Params, Plan, listed, named, plan_of, settled
+from paretograd.autograd.choice import Differentiation
+from paretograd.autograd.entry import handler, opaque
+from paretograd.autograd.rows import Rows
+from paretograd.autograd.ways import NotFiniteError, plain_gradients
+from paretograd.errors import NonFiniteGradientError, ParameterError, ShapeError
 from paretograd.geometry import gramian as of_jacobian
 
 
 @opaque
 def gramian(
-    source: Tensor | Sequence[Tensor],
+    source: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
     params: Params | None = None,
     *,
     engine: Engine = "auto",
     chunk: int | None = None,
+    max_memory: int | None = None,
     parallel: Parallel = "auto",
     process_group: Any = None,
     samples: int | Sequence[int] | None = None,
@@ -39,16 +38,17 @@ def gramian(
     as from ``create_graph=True``, raises an error: G would have no graph, and a matrix of losses looks the same. Pass
     ``jacobian.detach()``.
 
-    From losses, m scalars in a list or a vector: over ``params``, without storing the Jacobian if the layers allow
-    it. The graph is retained for the backward pass that follows. Gradients of parameters in float32 or a shorter dtype
-    are multiplied in float32, and the products are summed in float64: entries have an error of about 1e-7 of the norms.
+    From losses, m scalars in a list, a dictionary or a vector: over ``params``. The graph is retained for the backward
+    pass that follows. Gradients of parameters in float32 or a shorter dtype are multiplied in float32, and the products
+    are summed in float64: entries have an error of about 1e-7 of the norms.
 
     Args:
         source: a Jacobian, or losses.
         params: parameters with respect to which to differentiate, or a module that has them; None for all that the
             losses reach.
         engine: as for `backward`.
-        chunk: number of losses to differentiate at a time.
+        chunk: as for `backward`.
+        max_memory: as for `backward`.
         parallel: how processes share the work, as for `backward`.
         process_group: as for `backward`.
         samples: as for `backward`.
@@ -69,19 +69,64 @@ def gramian(
                 f"{tuple(source.shape)}"
             )
         return of_jacobian.gramian(source)
-    several = processes.handler()
-    if several is not None:
-        source, params, samples = map(processes.settled, (source, params, samples))
-        total = several.gramian(
-            Call(source, params, parallel, process_group, samples, chunk, has_rule=False, engine=engine)
-        )
-        if total is not None:
-            return total
-    losses = check_losses(source)
-    processes.check_parallel(parallel, samples)
-    check_passes(engine, chunk)
-    graph = Graph(roots_of(losses))
-    check_visible(graph)
-    chosen = check_params(processes.as_params(params), graph)  # type: ignore[arg-type]
-    with torch.no_grad(), torch.autocast(losses[0].device.type, enabled=False), set_aside(graph.leaves):
-        return Pullback(losses, chosen, graph, at_losses(losses), engine=engine, chunk=chunk).gramian
+    losses, names = named(source)
+    call = Call(
+        losses=settled(losses),
+        names=names,
+        params=settled(params),
+        has_rule=False,
+        engine=engine,
+        chunk=chunk,
+        max_memory=max_memory,
+        parallel=parallel,
+        process_group=process_group,
+        samples=settled(samples),
+    )
+    several = handler()
+    total = None if several is None else several.gramian(call)
+    if total is not None:
+        return total
+    plan = plan_of(call)
+    with _differentiating(plan):
+        differentiation = Differentiation(plan)
+        differentiation.finish()
+        return differentiation.way.gramians.sum(dim=0)
+
+
+@opaque
+def jacobian(
+    losses: Mapping[str, Tensor] | Sequence[Tensor] | Tensor, params: Params | None = None
+) -> dict[str, Tensor] | list[Tensor]:
+    """Return the rows of the Jacobian, by one plain pass for each loss: for each parameter a tensor ``(m, *param)``.
+
+    The graph is retained.
+
+    Args:
+        losses: m scalars, a vector of m, or a dictionary.
+        params: parameters with respect to which to differentiate, or a module that has them; None for all that the
+            losses reach.
+
+    Returns:
+        a list in the order of ``params``; for a module, a dictionary by the names of its parameters. A loss that does
+        not reach a parameter has a row of zeros there.
+    """
+    values, names = named(losses)
+    plan = plan_of(Call(losses=settled(values), names=names, params=settled(params), has_rule=False))
+    with _differentiating(plan):
+        rows = Rows(plan.m, plan.device)
+        for k, found in plain_gradients(plan, retain=True):
+            for param, grad in found:
+                rows.give(param, k, grad)
+        if isinstance(params, nn.Module):
+            return {name: rows.block(param) for name, param in params.named_parameters() if param.requires_grad}
+        return [rows.block(param) for param in listed(plan.common if params is None else plan.call.params) or ()]
+
+
+@contextmanager
+def _differentiating(plan: Plan) -> Iterator[None]:
+    """Disable what must not take part in the passes, and name the losses whose gradients are not finite."""
+    with torch.no_grad(), torch.autocast(plan.device.type, enabled=False), set_aside(plan.graph.leaves):
+        try:
+            yield
+        except NotFiniteError as found:
+            raise NonFiniteGradientError(found.objectives, names=plan.call.names) from None

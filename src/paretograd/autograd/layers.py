@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 from torch.nn.functional import pad
 
-from paretograd.autograd.products import accumulator, outer_gramian, row_gramian
+from paretograd.autograd.products import outer_gramian, row_gramian
+from paretograd.geometry.row_lists import accumulator
 
 
 class Part(NamedTuple):

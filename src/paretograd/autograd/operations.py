@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paretograd.autograd.graph import Use
 from paretograd.autograd.layers import Affine, BatchNorm, Convolution, Layer, Lookup, Scaled
-from paretograd.autograd.products import accumulator
+from paretograd.geometry.row_lists import accumulator
 
 #: Parameters of an operation, by the position at which they enter.
 Uses = Mapping[int, tuple[Tensor, Use]]

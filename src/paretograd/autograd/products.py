@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from paretograd.geometry.row_lists import accumulator
+
 #: Approximate number of entries of a row that are multiplied at a time.
 _SLICE = 8192
 
@@ -13,11 +15,6 @@ _TF32 = 2.0**-11
 
 #: How many slice counts are tried to find one that divides the row evenly.
 _TRIES = 8
-
-
-def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """Return float64 for float64, and float32 for every shorter dtype."""
-    return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def rounding(param: Tensor) -> float:

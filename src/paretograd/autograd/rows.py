@@ -1,266 +1,222 @@
-"""Gradients of all objectives at once, or one by one if an operation cannot be batched.
+"""`Rows`: the rows of a Jacobian, held by parameter, with their Gramian and their weighted sum.
 
-Only the last pass frees the graph: a pass that fails is repeated in another way, and the cause of non-finite numbers is
-found by passes of single losses.
+Rows are never joined. A loss that does not reach a parameter has no row there. Sparse gradients, such as those of an
+embedding, stay sparse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from weakref import WeakKeyDictionary
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, Node
-from torch.utils.hooks import RemovableHandle
 
-from paretograd.autograd.source import Losses, Source
+from paretograd.geometry.row_lists import combine_lists, gramian_of_lists
 
-Inputs = Sequence[Tensor | GradientEdge]
-
-#: Graphs, identified by the names of their operations, whose batched backward pass failed. It is not tried again.
-_UNBATCHABLE: set[frozenset[str]] = set()
-
-#: Attributes in which each type of node keeps its saved tensors.
-_SAVED: WeakKeyDictionary[type, list[str]] = WeakKeyDictionary()
-
-#: Parts of the names of operations that communicate in their backward pass. In a batched pass they would send invalid
-#: data without an error.
-_COMMUNICATING = ("SyncBatchNorm", "c10d", "AllGatherIntoTensor", "ReduceScatterTensor", "AllToAllSingle")
+#: Bytes of the directions that are computed at a time, before the rows that they replace are freed.
+_BUCKET = 32 * 2**20
 
 
-def gradient_rows(
-    source: Source, inputs: Inputs, operations: frozenset[str], chunk: int | None = None
-) -> list[Tensor | None]:
-    """Return the gradients of all losses with respect to each input: a tensor ``(m, *input)``, or None if unreached.
+@dataclass
+class _Held:
+    """The rows of one parameter, by the number of the loss, in the parameter's memory order.
 
-    Args:
-        source: the start of the pass.
-        inputs: parameters, or outputs of operations.
-        operations: names of the operations in the graph, which identify it.
-        chunk: number of losses at a time; None for all, 1 for one by one.
+    Attributes:
+        param: the parameter.
+        rows: all of one layout: strided, or sparse.
+        indices: for sparse rows that were compacted, the rows of the parameter that any of them has.
     """
-    m = len(source.seeds[0])
-    if not inputs:
-        return []
-    if m > 1 and chunk != 1 and can_batch(operations):
-        try:
-            return _batched(source, inputs, chunk or m)
-        except RuntimeError:  # no batching rule for some operation, or no memory for it
-            found = _one_by_one(source, inputs)
-            _UNBATCHABLE.add(operations)  # one by one works, so batching was the cause
-            return found
-    return _one_by_one(source, inputs)
+
+    param: Tensor
+    rows: dict[int, Tensor] = field(default_factory=dict)
+    indices: Tensor | None = None
+
+    def settle(self) -> None:
+        """Sort the rows, and replace sparse ones by their values over the union of their indices."""
+        keys = list(self.rows)
+        if keys != sorted(keys):
+            self.rows = dict(sorted(self.rows.items()))
+        if not any(row.is_sparse for row in self.rows.values()):
+            return
+        if not all(row.is_sparse and row.sparse_dim() == 1 for row in self.rows.values()):
+            self.rows = {k: row.to_dense() if row.is_sparse else row for k, row in self.rows.items()}
+            return
+        parts = [row.coalesce() for row in self.rows.values()]
+        self.indices, places = torch.unique(torch.cat([part.indices()[0] for part in parts]), return_inverse=True)
+        found = places.split([part.indices().shape[1] for part in parts])
+        for k, part, place in zip(list(self.rows), parts, found, strict=True):
+            values = part.values().new_zeros(len(self.indices), *part.shape[1:])
+            self.rows[k] = values.index_copy_(0, place, part.values())
+
+    def filled(self, values: Tensor) -> Tensor:
+        """Return a gradient for the parameter, from a result in the memory order of the rows."""
+        if self.indices is not None:
+            return torch.sparse_coo_tensor(
+                self.indices[None],
+                values,
+                self.param.shape,
+                device=values.device,
+                is_coalesced=True,
+                check_invariants=False,
+            )
+        return values.to(self.param.dtype)
 
 
-def streamed_rows(
-    source: Source,
-    inputs: Inputs,
-    consumers: Mapping[Node, Callable[[Tensor], Tensor | None]],
-    operations: frozenset[str],
-) -> list[Tensor | None] | None:
-    """Compute `gradient_rows`, and pass the gradients of some outputs to consumers on the way without storing them.
+class Rows:
+    """The gradients of m losses with respect to some parameters.
 
-    Args:
-        source: the start of the pass.
-        inputs: parameters or outputs whose gradients are returned.
-        consumers: for an operation, a function of the gradients ``(m, *output)`` of its output; it may return those of
-            the first input, which torch then does not compute.
-        operations: names of the operations in the graph.
-
-    Returns:
-        the gradients of the inputs, or None if the pass cannot be batched.
+    Attributes:
+        m: number of losses.
     """
-    m = len(source.seeds[0])
-    if m == 1 or not can_batch(operations):
-        return None
-    handles = [handle for node, consume in consumers.items() for handle in _intercept(node, consume, m)]
-    try:
-        return _batched(source, inputs, m)
-    except RuntimeError:
-        return None
-    finally:
-        for handle in handles:
-            handle.remove()
 
+    def __init__(self, m: int, device: torch.device) -> None:
+        """Hold nothing yet.
 
-def _intercept(node: Node, consume: Callable[[Tensor], Tensor | None], m: int) -> list[RemovableHandle]:
-    """Pass the gradients that reach an operation to a consumer; if it returns some, they replace the operation's own.
+        Args:
+            m: number of losses.
+            device: the device of Gramians.
+        """
+        self.m, self._device = m, device
+        self._held: dict[int, _Held] = {}
 
-    The operation itself then gets a single zero gradient, not m: torch only allows replacing what it computed.
-    """
-    answers: list[Tensor] = []
+    def give(self, param: Tensor, k: int, grad: Tensor) -> None:
+        """Take the gradient of loss k. It is added to an earlier one of the same loss."""
+        held = self._held.get(id(param))
+        if held is None:
+            held = self._held[id(param)] = _Held(param)
+        if not (grad.is_sparse or (grad.is_contiguous() and param.is_contiguous() and not grad.is_conj())):
+            grad = _in_order_of(param, grad)
+        earlier = held.rows.get(k)
+        held.rows[k] = grad if earlier is None else earlier + grad
 
-    def before(grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
-        if grads[0] is None:
-            return None
-        rows = unwrapped(grads[0], m)
-        answer = consume(rows)
-        if answer is None:
-            return None
-        answers.append(torch._C._functorch._add_batch_dim(answer, 0, torch._C._functorch.current_level()))
-        return (rows.new_zeros(()).expand(rows.shape[1:]), *grads[1:])
+    def give_all(self, param: Tensor, grads: Tensor) -> None:
+        """Take the gradients of all losses, shape ``(m, *param)``."""
+        for k, grad in enumerate(grads.unbind()):
+            self.give(param, k, grad)
 
-    def after(found: tuple[Tensor | None, ...], _: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
-        return (answers.pop(), *found[1:]) if answers else None
+    def take(self, param: Tensor, k: int) -> Tensor:
+        """Return the row of loss k of a parameter, and forget all its rows."""
+        return self._held.pop(id(param)).rows[k]
 
-    return [node.register_prehook(before), node.register_hook(after)]
+    def nonzero_losses(self, param: Tensor) -> list[int]:
+        """Return the losses whose row of a parameter is not zero throughout."""
+        held = self._held.get(id(param))
+        return [] if held is None else sorted(k for k, row in held.rows.items() if bool(row.any()))
 
+    def gramian(self, params: Iterable[Tensor], *, exact: bool = False) -> Tensor:
+        """Return the inner products of the rows over some parameters, shape ``(m, m)``, float64.
 
-def weighted_gradients(
-    losses: Losses, params: Sequence[Tensor], weights: Tensor, *, free: bool = False
-) -> list[Tensor | None]:
-    """Return the gradient of ``sum_k w_k f_k`` with respect to each parameter, by one plain pass; None if unreached.
+        Args:
+            params: the parameters.
+            exact: multiply in float64, so that no product of finite float32 numbers overflows or underflows.
+        """
+        total = torch.zeros(self.m, self.m, dtype=torch.float64, device=self._device)
+        for losses, held in self._alike(params):
+            part = gramian_of_lists([list(each.rows.values()) for each in held], exact=exact).to(self._device)
+            if losses == tuple(range(self.m)):
+                total += part
+            else:
+                index = _index(losses, self._device)
+                total[index[:, None], index] += part
+        return total
 
-    With ``free``, the pass frees the graph, as torch's own does.
-    """
-    outputs, seeds = _seeded(losses, weights)
-    return list(torch.autograd.grad(outputs, list(params), seeds, retain_graph=not free, allow_unused=True))
-
-
-def not_finite(losses: Losses, inputs: Inputs) -> list[int]:
-    """Return the losses whose own gradients hold NaN or infinity, by one pass for each.
-
-    In a batched pass, a loss with an infinite slope makes all others NaN: zero times infinity.
-    """
-    bad = []
-    for k in range(len(losses)):
-        grads = gradients_of_one(losses, k, inputs)
-        if not all(grad is None or bool(torch.isfinite(dense(grad)).all()) for grad in grads):
-            bad.append(k)
-    return bad
-
-
-def can_batch(operations: frozenset[str]) -> bool:
-    """Return True if no operation communicates and no batched pass through such a graph has failed yet."""
-    return operations not in _UNBATCHABLE and not any(part in name for name in operations for part in _COMMUNICATING)
-
-
-def note_unbatchable(operations: frozenset[str]) -> None:
-    """Record that passes through such a graph cannot be batched."""
-    _UNBATCHABLE.add(operations)
-
-
-def release(nodes: Iterable[Node]) -> None:
-    """Free the saved tensors of a graph, as a backward pass without ``retain_graph`` does.
-
-    Torch frees them only in a pass, which would call users' hooks. So they are packed into nothing instead. Tensors
-    that were already packed, for instance by a checkpoint, are freed with the graph.
-    """
-    for node in nodes:
-        kind = type(node)
-        if kind not in _SAVED:
-            _SAVED[kind] = [name for name in dir(kind) if name.startswith("_raw_saved_")]
-        for name in _SAVED[kind]:
-            with suppress(RuntimeError):  # already freed
-                saved = getattr(node, name)
-                for each in saved if isinstance(saved, tuple | list) else (saved,):
-                    with suppress(RuntimeError):  # nothing saved, or already packed
-                        each.register_hooks(_nothing, _freed)
-
-
-def _nothing(_: Tensor) -> None:
-    return None
-
-
-def _freed(_: None) -> Tensor:
-    raise RuntimeError(
-        "Trying to backward through the graph a second time, after paretograd.backward freed what it saved. Specify "
-        "retain_graph=True there if you need to"
-    )
-
-
-def _batched(source: Source, inputs: Inputs, chunk: int) -> list[Tensor | None]:
-    """Run one pass for each chunk of losses under `torch.vmap`, where most operations take a batch of gradients."""
-    reached: list[bool] = []
-
-    def pull(seeds: list[Tensor]) -> list[Tensor]:
-        grads: Sequence[Tensor | None] = torch.autograd.grad(
-            either(source.outputs), either(inputs), seeds, retain_graph=True, allow_unused=True
-        )
-        reached[:] = [grad is not None for grad in grads]
-        return [grad for grad in grads if grad is not None]
-
-    with quiet_loops():
-        # A checkpoint draws its random numbers again: the same ones for all losses. Joining chunks makes a copy.
-        size = chunk if chunk < len(source.seeds[0]) else None
-        rows = iter(torch.vmap(pull, randomness="same", chunk_size=size)(source.seeds))
-    return [next(rows) if found else None for found in reached]
-
-
-@contextmanager
-def quiet_loops() -> Iterator[None]:
-    """Silence torch's warning that it loops over the batch in operations without a batching rule."""
-    # A filter in Python would make all other warnings appear again at each step.
-    enable: Callable[[bool], None] = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
-    enable(False)
-    try:
-        yield
-    finally:
-        enable(True)
-
-
-def unwrapped(grad: Tensor, m: int) -> Tensor:
-    """Return the gradients of all m losses, shape ``(m, *grad)``, behind a gradient under `torch.vmap`."""
-    level = torch._C._functorch.current_level()
-    values, dim = torch._C._functorch._unwrap_batched(grad, level)
-    return values.expand(m, *values.shape) if dim is None else values.movedim(dim, 0)
-
-
-def _seeded(losses: Losses, weights: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the losses as outputs, and weights of shape ``(..., m)`` as their gradients."""
-    if isinstance(losses, Tensor):
-        return [losses], [weights.to(losses)]
-    columns = [weights[..., k].to(loss).reshape((*weights.shape[:-1], *loss.shape)) for k, loss in enumerate(losses)]
-    return list(losses), columns
-
-
-def _joined(rows: Sequence[Tensor | None]) -> Tensor | None:
-    present = [row for row in rows if row is not None]
-    return torch.cat(present) if present else None
-
-
-def _one_by_one(source: Source, inputs: Inputs) -> list[Tensor | None]:
-    m = len(source.seeds[0])
-    rows: dict[int, Tensor] = {}
-    for k in range(m):
-        # Omit outputs on which this loss does not depend, and with them everything that lies only below them.
-        used = [i for i, seed in enumerate(source.seeds) if bool(seed[k].any())]
-        if not used:
-            continue
-        grads: Sequence[Tensor | None] = torch.autograd.grad(
-            either([source.outputs[i] for i in used]),
-            either(inputs),
-            [source.seeds[i][k] for i in used],
-            retain_graph=True,
-            allow_unused=True,
-        )
-        for i, grad in enumerate(grads):
-            if grad is None:
+    def _alike(self, params: Iterable[Tensor]) -> Iterator[tuple[tuple[int, ...], list[_Held]]]:
+        """Group parameters by their losses, dtype and device."""
+        kinds: dict[tuple[tuple[int, ...], torch.dtype, torch.device], list[_Held]] = {}
+        for param in params:
+            held = self._held.get(id(param))
+            if held is None:
                 continue
-            row = dense(grad)
-            if i not in rows:
-                rows[i] = row.new_zeros((m, *row.shape))
-            rows[i][k] = row
-    return [rows.get(i) for i in range(len(inputs))]
+            if held.indices is None:
+                held.settle()
+            first = next(iter(held.rows.values()))
+            if first.numel():
+                kinds.setdefault((tuple(held.rows), first.dtype, first.device), []).append(held)
+        for (losses, _, _), found in kinds.items():
+            yield losses, found
+
+    def combine(self, params: Iterable[Tensor], weights: Tensor, *, keep: bool = False) -> list[tuple[Tensor, Tensor]]:
+        """Return each parameter with ``sum_k w_k row_k``, and free its rows.
+
+        Args:
+            params: the parameters.
+            weights: shape ``(m,)``.
+            keep: do not free the rows.
+        """
+        found: list[tuple[Tensor, Tensor]] = []
+        for losses, held in self._alike(params):
+            first = next(iter(held[0].rows.values()))
+            chosen = weights if losses == tuple(range(self.m)) else weights[_index(losses, weights.device)]
+            chosen = chosen.to(first.device)
+            held.reverse()
+            while held:
+                bucket = [held.pop()]
+                size = _bytes(bucket[0])
+                while held and size + _bytes(held[-1]) <= _BUCKET:
+                    size += _bytes(held[-1])
+                    bucket.append(held.pop())
+                found += self._combined(bucket, chosen, keep)
+        return found
+
+    def _combined(self, bucket: Sequence[_Held], weights: Tensor, keep: bool) -> list[tuple[Tensor, Tensor]]:
+        outputs = [torch.empty_like(next(iter(held.rows.values()))) for held in bucket]
+        combine_lists(weights, [list(held.rows.values()) for held in bucket], outputs)
+        for held in () if keep else bucket:  # so that the next outputs can take their memory
+            held.rows.clear()
+            del self._held[id(held.param)]
+        return [(held.param, held.filled(output)) for held, output in zip(bucket, outputs, strict=True)]
+
+    def not_finite(self, params: Iterable[Tensor] | None = None) -> list[int]:
+        """Return the losses with a row of some parameters that holds NaN or infinity; None for all parameters."""
+        bad = set()
+        chosen = self._held if params is None else [id(param) for param in params if id(param) in self._held]
+        for held in (self._held[key] for key in chosen):
+            for k, row in held.rows.items():
+                values = row.coalesce().values() if row.is_sparse else row
+                if k not in bad and not bool(torch.isfinite(values).all()):
+                    bad.add(k)
+        return sorted(bad)
+
+    def block(self, param: Tensor) -> Tensor:
+        """Return the rows of a parameter as one tensor, shape ``(m, *param)``, with zeros for losses without one."""
+        held = self._held.get(id(param))
+        found = torch.zeros(self.m, *param.shape, dtype=param.dtype, device=param.device)
+        for k, row in () if held is None else held.rows.items():
+            if held is not None and held.indices is not None:
+                found[k].index_copy_(0, held.indices, row)
+            else:
+                found[k] = row.to_dense() if row.is_sparse else row
+        return found
 
 
-def gradients_of_one(losses: Losses, k: int, inputs: Inputs) -> Sequence[Tensor | None]:
-    """Return the gradient of one loss with respect to each input."""
-    if isinstance(losses, Tensor):
-        output, seed = losses, torch.zeros_like(losses)
-        seed[k] = 1.0
-    else:
-        output, seed = losses[k], torch.ones_like(losses[k])
-    return torch.autograd.grad(output, either(inputs), seed, retain_graph=True, allow_unused=True)
+@lru_cache(maxsize=256)
+def _index(losses: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return the numbers of losses on a device. A copy from the host could not be captured in a CUDA graph."""
+    return torch.tensor(losses, device=device)
 
 
-def dense(grad: Tensor) -> Tensor:
-    """Convert a sparse gradient, such as that of an embedding, to a dense one."""
-    return grad.to_dense() if grad.is_sparse else grad
+def _bytes(held: _Held) -> int:
+    first = next(iter(held.rows.values()))
+    return first.numel() * first.element_size()
 
 
-def either(inputs: Inputs) -> Sequence[Tensor]:
-    """Cast for the type checker: torch accepts a mix of parameters and edges, but its annotations do not."""
-    return inputs  # type: ignore[return-value]
+def _in_order_of(param: Tensor, grad: Tensor) -> Tensor:
+    """Return a gradient in the memory order of its parameter, or in the default one if that is not dense."""
+    if grad.is_conj():
+        grad = grad.resolve_conj()
+    if grad.stride() == param.stride() and _is_dense(param):
+        return grad
+    return torch.empty_like(param, dtype=grad.dtype, requires_grad=False).copy_(grad)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Return True if the entries fill a stretch of memory without gaps or repetition."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True

@@ -13,13 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paretograd.autograd.engine import fitted, split_layers
-from paretograd.autograd.graph import Graph
+from paretograd.autograd.batched import start, weighted_gradients
+from paretograd.autograd.by_layers import fitted, split_layers
+from paretograd.autograd.call import Plan
+from paretograd.autograd.graph import Graph, release
 from paretograd.autograd.layers import Layer
-from paretograd.autograd.products import accumulator, rounding
-from paretograd.autograd.rows import gradients_of_one
+from paretograd.autograd.products import rounding
+from paretograd.autograd.ways import NotFiniteError, Pairs, Way, present
 from paretograd.errors import NonFiniteGradientError, ParameterError
 from paretograd.geometry.gramian import LEAST, MOST, as_array
+from paretograd.geometry.row_lists import accumulator
 
 #: Largest deviation of a gradient, in units of the rounding of its dtype, that does not count as mixing of samples.
 _SLACK = 1e4
@@ -31,7 +34,41 @@ _POWERS = 126
 _REPRESENTABLE = 0.1 * torch.finfo(torch.float32).max
 
 #: Layers, each with the gradients of its output.
-Pairs = Sequence[tuple[Layer, Tensor]]
+Outputs = Sequence[tuple[Layer, Tensor]]
+
+
+class SamplesWay(Way):
+    """The gradients of losses that depend on one sample each."""
+
+    name = "samples"
+
+    def __init__(self, plan: Plan, parts: Sequence[SamplePullback]) -> None:
+        self._plan, self._parts = plan, parts
+        self._own = [pair for pairs in start(plan)[1].values() for pair in pairs]
+        if not all(bool(torch.isfinite(grad).all()) for _, grad in self._own):
+            raise NonFiniteGradientError(list(range(plan.m)))
+        self.gramians = torch.stack([part.gramian for part in parts])
+        self.array, self.eps = as_array(self.gramians), max(part.eps for part in parts)
+
+    @classmethod
+    def of(cls, plan: Plan) -> SamplesWay | str:
+        """Return the gradients, or why the layers do not keep samples separate."""
+        try:
+            parts = [by_samples(plan.losses, group, plan.graph) for group in plan.groups]
+            found = [part for part in parts if part is not None]
+            return cls(plan, found) if len(found) == len(parts) else "some layer does not keep samples separate"
+        except NonFiniteGradientError as error:
+            raise NotFiniteError(error.objectives, lambda: _plain_sum(plan)) from None
+
+    def combine(self, weights: Sequence[Tensor]) -> Pairs:
+        found = list(self._own)
+        for part, chosen in zip(self._parts, weights, strict=True):
+            found += part.combine(chosen)
+        return found
+
+    def release(self) -> None:
+        if not self._plan.call.retain_graph:
+            release(self._plan.graph.nodes)
 
 
 class SamplePullback:
@@ -44,7 +81,7 @@ class SamplePullback:
         eps: rounding of the Gramian's entries, relative to the norms of the gradients.
     """
 
-    def __init__(self, losses: Tensor, params: Sequence[Tensor], layers: Pairs, gramian: Tensor) -> None:
+    def __init__(self, losses: Tensor, params: Sequence[Tensor], layers: Outputs, gramian: Tensor) -> None:
         self._layers, self.gramian, self.array, self.passes = layers, gramian, as_array(gramian), False
         self.eps = max(rounding(param) for param in params)
         bad = np.flatnonzero(~np.isfinite(self.array.diagonal())).tolist()
@@ -59,7 +96,7 @@ class SamplePullback:
         single[k] = 1.0
         ours = {id(param): grad for param, grad in self.combine(single)}
         exact = [
-            (p, g) for p, g in zip(params, gradients_of_one(losses, k, list(params)), strict=True) if g is not None
+            (p, g) for p, g in zip(params, _gradients_of_one(losses, k, list(params)), strict=True) if g is not None
         ]
         apart = sum(float((grad - ours[id(param)]).double().square().sum()) for param, grad in exact)
         square = sum(float(grad.double().square().sum()) for _, grad in exact)
@@ -115,7 +152,7 @@ def _summed(pairs: Iterable[tuple[Layer, Tensor]], losses: Tensor) -> Tensor | N
     return total
 
 
-def _in_range(gramian: Tensor, pairs: Pairs, losses: Tensor) -> Tensor | None:
+def _in_range(gramian: Tensor, pairs: Outputs, losses: Tensor) -> Tensor | None:
     """Return the Gramian, from gradients scaled to a size of one if their squares are out of range in float32.
 
     Return None if the gradients themselves may be out of range.
@@ -145,3 +182,16 @@ def _times(grad: Tensor, factors: Tensor) -> Tensor:
     """Multiply the gradient of each sample by its own factor."""
     long = grad.to(accumulator(grad.dtype))
     return long * factors.to(long).reshape(-1, *(1,) * (long.ndim - 1))
+
+
+def _gradients_of_one(losses: Tensor, k: int, params: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """Return the gradient of one loss with respect to each parameter."""
+    seed = torch.zeros_like(losses)
+    seed[k] = 1.0
+    return torch.autograd.grad(losses, params, seed, retain_graph=True, allow_unused=True)
+
+
+def _plain_sum(plan: Plan) -> Pairs:
+    params = [*plan.common, *plan.own]
+    ones = torch.ones(plan.m, dtype=torch.float64, device="cpu")
+    return present(params, weighted_gradients(plan.losses, params, ones, free=not plan.call.retain_graph))

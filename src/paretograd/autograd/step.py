@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +20,33 @@ from paretograd.geometry.gramian import as_array
 from paretograd.solvers.min_norm import gamma_of
 
 
+@dataclass(frozen=True)
+class How:
+    """How the gradients of a step were computed.
+
+    Attributes:
+        way: ``jacobian``, ``batched``, ``gramian`` or ``samples``.
+        share: the share of the aggregated parameters, by size, for which this way was taken; rows serve the others.
+        reason: why.
+    """
+
+    way: str
+    share: float
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{SHOWN[self.way]} for {self.share:.0%} of the shared parameters: {self.reason}"
+
+
+#: Descriptions of all ways.
+SHOWN = {
+    "jacobian": "one plain pass for each loss",
+    "batched": "one batched pass for all losses",
+    "gramian": "Gramian by layers",
+    "samples": "one pass for all samples",
+}
+
+
 class Step:
     """One step: its weights and Gramian, with gamma, certificate and metrics on demand.
 
@@ -31,12 +59,27 @@ class Step:
         gramian: inner products of the gradients over the shared parameters, shape ``(m, m)``, float64; for groups, the
             sum of theirs.
         groups: one step for each group; empty if all parameters were aggregated together.
+        names: the names of the objectives, if the losses were given as a dictionary; else None.
+        how: the way in which the gradients were computed, for which share of the parameters, and why; None if they are
+            not finite.
+        losses: values of the losses, shape ``(m,)``, for a step of `capture`; else None.
+        residual: residual of the solver on the GPU that computed the weights; None if the host did.
     """
 
     def __init__(
-        self, weights: Tensor, gramian: Tensor, aggregator: Aggregator, groups: Sequence[Step] = (), eps: float = 2e-16
+        self,
+        weights: Tensor,
+        gramian: Tensor,
+        aggregator: Aggregator,
+        groups: Sequence[Step] = (),
+        eps: float = 2e-16,
+        names: tuple[str, ...] | None = None,
+        how: How | None = None,
     ) -> None:
         self.weights, self.gramian, self.groups = weights, gramian, tuple(groups)
+        self.names, self.how = names, how
+        self.losses: Tensor | None = None
+        self.residual: Tensor | None = None
         self._aggregator, self._eps = aggregator, eps
 
     @classmethod
@@ -44,7 +87,9 @@ class Step:
         """Combine the steps of groups that were aggregated separately."""
         weights = torch.stack([step.weights for step in groups])
         total = torch.stack([step.gramian for step in groups]).sum(dim=0)
-        return cls(weights, total, groups[0]._aggregator, groups, max(step._eps for step in groups))
+        first = groups[0]
+        eps = max(step._eps for step in groups)
+        return cls(weights, total, first._aggregator, groups, eps, first.names, first.how)
 
     @cached_property
     def finite(self) -> bool:
@@ -75,7 +120,10 @@ class Step:
         return certificate_of(as_array(self.gramian), as_array(self.weights), self._aggregator.guarantee, rounding)
 
     def metrics(self, prefix: str = "mo/") -> dict[str, float]:
-        """Return a flat dict of floats, for any tracker. If the step is not finite, it has the same keys with NaN."""
+        """Return a flat dict of floats, for any tracker. If the step is not finite, it has the same keys with NaN.
+
+        Objectives appear by name if the losses were given as a dictionary, and by number otherwise.
+        """
         if self.groups:
             parts = [step.metrics(f"{prefix}group/{number}/") for number, step in enumerate(self.groups)]
             return {key: value for part in parts for key, value in part.items()}
@@ -90,8 +138,9 @@ class Step:
                 "unknown": float(len(self.certificate.unknown)),
                 "alignment": self.certificate.alignment,
             }
-        found |= {f"weight/{k}": float(w) for k, w in enumerate(weights)}
-        found |= {f"gradient_norm/{k}": float(g) for k, g in enumerate(norms)}
+        names = self.names or range(len(weights))
+        found |= {f"weight/{name}": float(w) for name, w in zip(names, weights, strict=True)}
+        found |= {f"gradient_norm/{name}": float(g) for name, g in zip(names, norms, strict=True)}
         return {f"{prefix}{key}": value for key, value in found.items()}
 
     def __repr__(self) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from paretograd.autograd import processes
+from paretograd.autograd.call import Call
+from paretograd.autograd.entry import register
 from paretograd.autograd.step import Step
 
 __all__ = ["Traffic"]
@@ -19,12 +20,12 @@ __all__ = ["Traffic"]
 class _Lazy:
     """Handler that imports the rest of this package at the first call."""
 
-    def backward(self, call: processes.Call) -> Step | None:
+    def backward(self, call: Call) -> Step | None:
         from paretograd.distributed.run import backward
 
         return backward(call)
 
-    def gramian(self, call: processes.Call) -> Tensor | None:
+    def gramian(self, call: Call) -> Tensor | None:
         from paretograd.distributed.run import gramian
 
         return gramian(call)
@@ -38,4 +39,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-processes.register(_Lazy())
+register(_Lazy())

@@ -41,7 +41,6 @@ class View:
         m: number of losses of this process.
         shapes: shapes and dtypes of the parameters.
         reached: for each parameter, a bit for every loss that reaches it.
-        batched: True if its backward pass can be batched.
         options: other values that must be the same on all processes, by their names in error messages.
     """
 
@@ -49,7 +48,6 @@ class View:
     m: int
     shapes: tuple[Any, ...]
     reached: tuple[int, ...]
-    batched: bool
     options: dict[str, Any]
 
 

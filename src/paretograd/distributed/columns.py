@@ -50,7 +50,7 @@ class Columns:
             m: total number of rows.
         """
         self.ranks, self.m, self.counts = ranks, m, counts
-        most = m if counts is None else max(counts)  # equal on all processes, so that all form the same buckets
+        most = 1 if counts is None else max(counts)  # rows of a message; equal on all processes, as the buckets must be
         self.groups = [buckets_of(params, most, ranks) for params in groups]
         self.own = buckets_of(own, 1, ranks)
         self._order = [bucket for buckets in self.groups for bucket in buckets]

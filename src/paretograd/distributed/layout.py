@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from paretograd.autograd.processes import Call, as_params
+from paretograd.autograd.call import Call, as_params
 from paretograd.distributed import wrappers
 from paretograd.distributed.ranks import Ranks
 from paretograd.distributed.wrappers import Sharded

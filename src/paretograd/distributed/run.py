@@ -8,20 +8,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paretograd.autograd.backward import accumulate
-from paretograd.autograd.hooks import set_aside
-from paretograd.autograd.processes import Call
-from paretograd.autograd.ranges import out_of_range
-from paretograd.autograd.rows import note_unbatchable
-from paretograd.autograd.step import Step
+from paretograd.autograd.backward import accumulate, set_aside
+from paretograd.autograd.call import Call
+from paretograd.autograd.step import How, Step
 from paretograd.distributed.agreement import raise_together, remember
 from paretograd.distributed.prepare import Work, prepare
 from paretograd.distributed.replicas import ReplicaRows
 from paretograd.distributed.shards import ShardRows
 from paretograd.errors import NonFiniteGradientError
-from paretograd.geometry.gramian import as_array
+from paretograd.geometry.gramian import as_array, out_of_range
 
 Rows = ReplicaRows | ShardRows
+
+_HOW = How("jacobian", 1.0, "several processes share the model, and each holds a part of the rows")
 
 
 def backward(call: Call) -> Step | None:
@@ -34,17 +33,19 @@ def backward(call: Call) -> Step | None:
     with torch.no_grad(), torch.autocast(work.device.type, enabled=False):
         try:
             with set_aside(_touched(work)):
-                rows, gramians = _differentiate(work, call)
+                rows, gramians = _differentiate(work)
         except _NotFiniteError as found:
             if call.nonfinite == "raise":
-                raise NonFiniteGradientError(found.objectives) from None
+                raise NonFiniteGradientError(found.objectives, names=_names(work)) from None
             return _propagate(found.rows, work, call)
         with aggregator.one_step():
             steps = []
             for gramian in gramians:
                 outcome = aggregator._outcome(as_array(gramian), rows.eps)
                 weights = torch.from_numpy(outcome.weights).to(work.device)
-                steps.append(Step(weights, gramian.to(work.device), aggregator, eps=rows.eps))
+                steps.append(
+                    Step(weights, gramian.to(work.device), aggregator, eps=rows.eps, names=_names(work), how=_HOW)
+                )
             found_grads = rows.combine([step.weights for step in steps])
         remember(ranks, aggregator)
         _fill(found_grads, rows, call)
@@ -59,9 +60,9 @@ def gramian(call: Call) -> Tensor | None:
     with torch.no_grad(), torch.autocast(work.device.type, enabled=False):
         try:
             with set_aside(_touched(work)):
-                _, gramians = _differentiate(work, call)
+                _, gramians = _differentiate(work)
         except _NotFiniteError as found:
-            raise NonFiniteGradientError(found.objectives) from None
+            raise NonFiniteGradientError(found.objectives, names=_names(work)) from None
     return gramians.sum(dim=0).to(work.device)
 
 
@@ -78,16 +79,10 @@ class _NotFiniteError(Exception):
         self.rows, self.objectives = rows, objectives
 
 
-def _differentiate(work: Work, call: Call) -> tuple[Rows, Tensor]:
+def _differentiate(work: Work) -> tuple[Rows, Tensor]:
     """Return the rows, and the Gramians of all groups, which are identical on every process."""
-    rows = _rows(work, call, work.batched)
+    rows: Rows = ShardRows(work) if work.layout.kind == "sharded" else ReplicaRows(work)
     total = _summed(work, rows, exact=False)
-    if not np.isfinite(as_array(total)).all():
-        told = work.layout.ranks.gather(rows.unbatchable)
-        if any(told):
-            note_unbatchable(work.graph.operations)
-            rows = _rows(work, call, batched=False)
-            total = _summed(work, rows, exact=False)
     if not np.isfinite(as_array(total)).all():
         raise_together(work.layout.ranks, rows.problem)
     if rows.eps > 1e-15 and out_of_range(as_array(total)) is not None:
@@ -95,12 +90,6 @@ def _differentiate(work: Work, call: Call) -> tuple[Rows, Tensor]:
     if not np.isfinite(as_array(total)).all():
         raise _NotFiniteError(rows, _at_fault(work, rows, total))
     return rows, total
-
-
-def _rows(work: Work, call: Call, batched: bool) -> Rows:
-    if work.layout.kind == "sharded":
-        return ShardRows(work, call.retain_graph)
-    return ReplicaRows(work, call.chunk, batched)
 
 
 def _summed(work: Work, rows: Rows, exact: bool) -> Tensor:
@@ -134,8 +123,13 @@ def _propagate(rows: Rows, work: Work, call: Call) -> Step:
     _fill(rows.combine([ones for _ in work.groups]), rows, call)
     unknown = torch.full((work.m, work.m), torch.nan, dtype=torch.float64, device=work.device)
     assert call.aggregator is not None
-    steps = [Step(unknown[0], unknown, call.aggregator) for _ in work.groups]
+    steps = [Step(unknown[0], unknown, call.aggregator, names=_names(work)) for _ in work.groups]
     return steps[0] if len(steps) == 1 else Step.of_groups(steps)
+
+
+def _names(work: Work) -> tuple[str, ...] | None:
+    """Return the names of all losses; None if processes have different ones, of which each knows its own only."""
+    return work.call.names if work.counts is None else None
 
 
 def _fill(found: Sequence[tuple[Tensor, Tensor]], rows: Rows, call: Call) -> None:

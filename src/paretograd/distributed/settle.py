@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from paretograd.autograd.call import no_param_reached
 from paretograd.distributed.agreement import View, same
 from paretograd.distributed.layout import Layout
 from paretograd.errors import ParameterError
@@ -20,12 +21,10 @@ class Settled:
     Attributes:
         counts: number of losses of each process.
         reached: for each parameter, a bit for every loss of any process that reaches it.
-        batched: True if backward passes may be batched.
     """
 
     counts: list[int]
     reached: tuple[int, ...]
-    batched: bool
 
 
 def settle(kind: str | None, views: list[View]) -> Settled:
@@ -43,11 +42,8 @@ def settle(kind: str | None, views: list[View]) -> Settled:
         reached = [bits | more << first for bits, more in zip(reached, view.reached, strict=True)]
         first += view.m if kind == "objectives" else 0
     if not any(reached):
-        raise ParameterError(
-            f"no loss reaches any of the {len(reached)} params. Do they belong to the model that computed the losses, "
-            "and do they require gradients?"
-        )
-    return Settled(counts, tuple(reached), all(view.batched for view in views))
+        raise no_param_reached(len(reached))
+    return Settled(counts, tuple(reached))
 
 
 def scales(layout: Layout, count: int, samples: int | Sequence[int] | None, total: int) -> Tensor:

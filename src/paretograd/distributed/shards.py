@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paretograd.autograd.graph import Losses
 from paretograd.autograd.products import combination, rounding, row_gramian
-from paretograd.autograd.source import Losses
 from paretograd.distributed.prepare import Work
 from paretograd.errors import ParameterError
 
@@ -30,22 +30,16 @@ class ShardRows:
     Attributes:
         eps: rounding of the Gramian's entries, relative to the norms of the gradients.
         problem: always None, because failures within torch's own communication cannot be told to the others.
-        unbatchable: always False.
     """
 
     problem: Exception | None = None
-    unbatchable = False
 
-    def __init__(self, work: Work, retain_graph: bool) -> None:
-        """Differentiate.
-
-        Args:
-            work: the work of this process.
-            retain_graph: True to retain the graph.
-        """
+    def __init__(self, work: Work) -> None:
+        """Differentiate."""
+        retain_graph = work.call.retain_graph
         self._ranks, self._groups, self._own, self._m = work.layout.ranks, work.groups, work.own, work.m
         self._reached, self._alone = work.reached, {id(param) for param in work.own}
-        every = [param for group in work.groups for param in group]
+        every = work.common
         self._params = [*every, *work.own]
         self.eps = max((rounding(local(param)) for param in every), default=2e-16)
         self._rows: dict[int, Tensor] = {}

@@ -116,6 +116,24 @@ def quick_gramian(jacobian: Tensor) -> tuple[Array, float] | None:
     return (G, _FLOAT32) if bool(((squares > LEAST) & (squares < MOST)).all()) else None
 
 
+def out_of_range(gramians: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+    """Return masks of gradients too large and too small for sums of float32 products; None if nothing was lost.
+
+    A row of zeros means a zero gradient if other rows are not zero. If all rows are zero, or one is small, they may
+    have underflowed and count as small.
+
+    Args:
+        gramians: shape ``(..., m, m)``.
+
+    Returns:
+        two masks, of shape ``(..., m)``.
+    """
+    squares, largest = gramians.diagonal(axis1=-2, axis2=-1), abs(gramians).max(axis=-1, initial=0.0)
+    large, small = ~(squares <= MOST), squares < LEAST
+    unknown = (largest > 0.0) | (largest.max(axis=-1, keepdims=True, initial=0.0) == 0.0)
+    return (large, small) if (large | (small & unknown)).any() else None
+
+
 def combine(weights: Tensor, jacobian: Tensor) -> Tensor:
     """The direction ``d = J.T @ w``, shape ``(..., n)``, summed in float64, in the Jacobian's dtype."""
     J = jacobian.detach()
@@ -161,7 +179,7 @@ def _is_small(J: Tensor) -> bool:
 
 def kernels_available() -> bool:
     """Return True if Triton kernels can be compiled and run here."""
-    return torch.cuda.is_available() and _kernels() is not None
+    return torch.cuda.is_available() and kernels() is not None
 
 
 def _served(J: Tensor) -> bool:
@@ -173,7 +191,7 @@ def _served(J: Tensor) -> bool:
         and J.shape[0] <= _MOST_ROWS
         and J.shape[1] >= _FEWEST_COLUMNS
         and J.stride(1) == 1
-        and _kernels() is not None
+        and kernels() is not None
     )
 
 
@@ -190,7 +208,7 @@ def _gramian_by_kernel(J: Tensor, *, exact: bool) -> Tensor:
         exact: multiply and sum in float64. Otherwise multiply in float32 and add partial sums of a few thousand
             products in float64, which takes two thirds of the time for ten rows.
     """
-    found = _kernels()
+    found = kernels()
     m, n = J.shape
     processors = torch.cuda.get_device_properties(J.device).multi_processor_count
     with torch.cuda.device(J.device):
@@ -210,12 +228,12 @@ def _combine_by_kernel(weights: Tensor, J: Tensor) -> Tensor:
     out = torch.empty(n, dtype=J.dtype, device=J.device)
     w = weights.to(device=J.device, dtype=torch.float32).contiguous()
     with torch.cuda.device(J.device):
-        _kernels().weighted[((n + 1023) // 1024,)](J, w, out, n, J.stride(0), m, 1024, num_warps=4)
+        kernels().weighted[((n + 1023) // 1024,)](J, w, out, n, J.stride(0), m, 1024, num_warps=4)
     return out
 
 
 @cache
-def _kernels() -> Any:
+def kernels() -> Any:
     """The module of kernels; None if Triton is missing, too old, or has no compiler."""
     try:
         from paretograd.geometry import triton_kernels

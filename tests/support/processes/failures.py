@@ -173,7 +173,7 @@ def nothing_tells(rank: int, size: int) -> list[Comparison]:
     if rank == 0:  # works alone, while the others do nothing
         pg.backward(task_losses(alone(x)), pg.UPGrad(), parallel="none")
     wrapped = DistributedDataParallel(Tasks())
-    leaf = torch.ones(5, dtype=torch.float64, requires_grad=True)
+    leaf = nn.Parameter(torch.ones(5, dtype=torch.float64))
     told(lambda: pg.backward(task_losses(wrapped(x * leaf)), pg.UPGrad()), pg.ParameterError, "outside the Distr")
     pg.backward(task_losses(wrapped(x * leaf)), pg.UPGrad(), wrapped)
     assert leaf.grad is None

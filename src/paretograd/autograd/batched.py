@@ -1,0 +1,249 @@
+"""`BatchedRows`: all rows in one backward pass, under `torch.vmap`.
+
+A batched pass saves launches and small products, but not every operation of torch is right in it: the backward of
+`torch.cdist`, for one, returns the first row for all. So a pass is batched only through operations on a list that tests
+derive anew, and its rows are compared with plain passes when a kind of graph is first seen (`choice.py`).
+
+The heads of m tasks form m small graphs. A batched pass would push m rows through each of them, all zero but one. So
+one plain pass through all heads gives the gradient of each loss at the top of the shared part, and the gradients of the
+heads' own parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+from paretograd.autograd.call import Plan, is_private
+from paretograd.autograd.graph import LEAF, Graph, Losses
+from paretograd.autograd.ways import Pairs, RowsWay, present
+
+Inputs = Sequence[Tensor | GradientEdge]
+
+#: Operations whose backward is known to be right under `torch.vmap`, by the names of their nodes without the number.
+#: tests/autograd/test_batched.py checks each on torch's own samples.
+VERIFIED = frozenset(
+    (
+        *("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Addmv", "Linear", "Convolution"),
+        *("Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Addcmul", "Addcdiv", "Lerp", "Where", "MaskedFill"),
+        *("Pow", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Exp2", "Expm1", "Log", "Log1P", "Log2", "Log10"),
+        *("Sin", "Cos", "Tanh", "Sigmoid", "LogSigmoid", "Softplus", "Relu", "LeakyRelu", "Elu", "Gelu", "Silu"),
+        *("Hardtanh", "Hardswish", "Hardsigmoid", "Mish", "Abs", "Clamp", "ClampMin", "ClampMax", "Maximum", "Minimum"),
+        *("Sum", "Mean", "Var", "Std", "Logsumexp", "LinalgVectorNorm", "Prod", "Cumsum", "Amax", "Amin"),
+        *("View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Expand", "Squeeze", "Unsqueeze"),
+        *("Select", "Slice", "Unbind", "Split", "SplitWithSizes", "Stack", "Cat", "Clone", "Alias", "ToCopy", "Index"),
+        *("Repeat", "ConstantPadNd", "Gather", "Embedding", "Softmax", "LogSoftmax", "NllLoss", "NllLoss2D"),
+        *("MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"),
+        *("NativeLayerNorm", "NativeBatchNorm", "CudnnBatchNorm", "NativeGroupNorm", "FusedRmsNorm", "NativeDropout"),
+        *("MaxPool2DWithIndices", "AvgPool2D", "AdaptiveAvgPool2D", "UpsampleNearest2D", "UpsampleBilinear2D"),
+        *("ScaledDotProductFlashAttention", "ScaledDotProductEfficientAttention"),
+        *("ScaledDotProductFlashAttentionForCpu", "ScaledDotProductAttentionMath"),
+    )
+)
+
+
+def obstacle(graph: Graph) -> str | None:
+    """Return why a pass through a graph is not batched; None if it may be."""
+    for name in sorted(graph.operations):
+        kind = name.rstrip("0123456789").removesuffix("Backward")
+        if name != LEAF and kind not in VERIFIED:
+            return f"{kind} has no verified batching rule"
+    return None
+
+
+class BatchedRows(RowsWay):
+    """All rows in one pass, or ``chunk`` rows in each."""
+
+    name = "batched"
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan, retain=True)
+
+    def _differentiate(self) -> None:
+        plan = self.plan
+        source, own = start(plan)
+        for k, pairs in own.items():
+            self._give_own(k, pairs)
+        found = batched_rows(source, plan.common, plan.call.chunk)
+        for param, rows in zip(plan.common, found, strict=True):
+            if rows is not None:
+                self.rows.give_all(param, rows)
+
+
+class Source(NamedTuple):
+    """Outputs to start from, each with the gradients of the m losses with respect to it, shape ``(m, *output)``."""
+
+    outputs: list[Tensor | GradientEdge]
+    seeds: list[Tensor]
+
+    def scaled(self, scales: Tensor) -> Source:
+        """Return the source for losses times factors, shape ``(m,)``."""
+        return Source(
+            self.outputs, [seed * scales.to(seed).reshape(-1, *(1,) * (seed.ndim - 1)) for seed in self.seeds]
+        )
+
+
+def start(plan: Plan) -> tuple[Source, dict[int, Pairs]]:
+    """Return the start of batched passes, and the gradients of parameters that are not aggregated, by loss.
+
+    Gradients of several losses are added and listed under the first one.
+    """
+    private = [param for param in plan.own if is_private(param, plan.reached)]
+    # If a head's parameter is aggregated, the batched pass cannot start below the heads.
+    above = any(is_private(param, plan.reached) for param in plan.common)
+    heads = None if above else _below_heads(plan.losses, plan.graph, private)
+    own: dict[int, Pairs] = {}
+    if heads is None:
+        source, rest = _at_losses(plan.losses), plan.own
+    else:
+        source, rest = heads[0], [param for param in plan.own if not is_private(param, plan.reached)]
+        for param, grad in present(private, heads[1]):
+            own.setdefault(plan.reached[id(param)].bit_length() - 1, []).append((param, grad))
+    if rest:
+        ones = torch.ones(plan.m, dtype=torch.float64, device="cpu")
+        for param, grad in present(rest, weighted_gradients(plan.losses, rest, ones)):
+            bits = plan.reached[id(param)]
+            own.setdefault((bits & -bits).bit_length() - 1, []).append((param, grad))
+    return source, own
+
+
+def _at_losses(losses: Losses) -> Source:
+    """Return a source that starts at the losses themselves."""
+    m = len(losses)
+    if isinstance(losses, Tensor):
+        return Source([losses], [torch.eye(m, dtype=losses.dtype, device=losses.device)])
+    eye = torch.eye(m, device=losses[0].device)
+    return Source(list(losses), [eye[:, k].to(loss).reshape(m, *loss.shape) for k, loss in enumerate(losses)])
+
+
+def _below_heads(losses: Losses, graph: Graph, own: Sequence[Tensor]) -> tuple[Source, list[Tensor | None]] | None:
+    """Return a source that starts where the losses' own parts end.
+
+    Args:
+        losses: m scalars, or a vector of them.
+        graph: their graph.
+        own: parameters that only one loss reaches.
+
+    Returns:
+        the source, and the gradients of ``own``; None if the losses have no parts of their own.
+    """
+    borders = graph.borders() if len(losses) > 1 else None
+    if borders is None:
+        return None
+    rows: dict[tuple[Node, int], dict[int, Tensor]] = {}
+    edges: dict[tuple[Node, int], GradientEdge] = {}
+    handles = []
+    for node, (loss, below) in borders.items():
+        for _, edge in below:
+            edges[edge.node, edge.output_nr] = edge
+        handles.append(node.register_hook(_collect(rows, loss, below)))
+    outputs = [losses] if isinstance(losses, Tensor) else list(losses)
+    kinds = {(output.dtype, output.device) for output in outputs}
+    ones = {(dtype, device): torch.ones((), dtype=dtype, device=device) for dtype, device in kinds}
+    try:
+        grads = torch.autograd.grad(
+            outputs,
+            [*own, *edges.values()],  # type: ignore[arg-type]  # torch accepts a mix of both
+            [ones[output.dtype, output.device].expand_as(output) for output in outputs],
+            retain_graph=True,
+            allow_unused=True,
+        )
+    finally:
+        for handle in handles:
+            handle.remove()
+    starts = {key: found for key, found in rows.items() if found}
+    seeds = [_stacked(found, len(losses)) for found in starts.values()]
+    return Source([edges[key] for key in starts], seeds), list(grads[: len(own)])
+
+
+def _collect(
+    rows: dict[tuple[Node, int], dict[int, Tensor]], loss: int, below: Sequence[tuple[int, GradientEdge]]
+) -> Callable[[tuple[Tensor | None, ...], tuple[Tensor | None, ...]], None]:
+    def hook(grad_inputs: tuple[Tensor | None, ...], _: tuple[Tensor | None, ...]) -> None:
+        for position, edge in below:
+            grad = grad_inputs[position]
+            if grad is not None:
+                found = rows.setdefault((edge.node, edge.output_nr), {})
+                found[loss] = grad if loss not in found else found[loss] + grad
+
+    return hook
+
+
+def _stacked(found: dict[int, Tensor], m: int) -> Tensor:
+    if len(found) == m:
+        return torch.stack([found[loss] for loss in range(m)])
+    first = next(iter(found.values()))
+    rows = first.new_zeros((m, *first.shape))
+    for loss, row in found.items():
+        rows[loss] = row
+    return rows
+
+
+def batched_rows(source: Source, inputs: Inputs, chunk: int | None = None) -> list[Tensor | None]:
+    """Return the gradients of all losses with respect to each input: a tensor ``(m, *input)``, or None if unreached.
+
+    Args:
+        source: the start of the pass.
+        inputs: parameters, or outputs of operations.
+        chunk: number of losses at a time; None for all.
+    """
+    if not inputs or not source.outputs:
+        return [None] * len(inputs)
+    reached: list[bool] = []
+
+    def pull(seeds: list[Tensor]) -> list[Tensor]:
+        grads: Sequence[Tensor | None] = torch.autograd.grad(
+            either(source.outputs), either(inputs), seeds, retain_graph=True, allow_unused=True
+        )
+        reached[:] = [grad is not None for grad in grads]
+        return [grad for grad in grads if grad is not None]
+
+    with _quiet_loops():
+        # Joining chunks makes a copy.
+        size = chunk if chunk is not None and chunk < len(source.seeds[0]) else None
+        rows = iter(torch.vmap(pull, randomness="same", chunk_size=size)(source.seeds))
+    return [next(rows) if found else None for found in reached]
+
+
+@contextmanager
+def _quiet_loops() -> Iterator[None]:
+    """Silence torch's warning that it loops over the batch in operations without a batching rule."""
+    # A filter in Python would make all other warnings appear again at each step.
+    enable: Callable[[bool], None] = torch._C._functorch._set_vmap_fallback_warning_enabled  # type: ignore[attr-defined]
+    enable(False)
+    try:
+        yield
+    finally:
+        enable(True)
+
+
+def unwrapped(grad: Tensor, m: int) -> Tensor:
+    """Return the gradients of all m losses, shape ``(m, *grad)``, behind a gradient under `torch.vmap`."""
+    level = torch._C._functorch.current_level()
+    values, dim = torch._C._functorch._unwrap_batched(grad, level)
+    return values.expand(m, *values.shape) if dim is None else values.movedim(dim, 0)
+
+
+def weighted_gradients(
+    losses: Losses, params: Sequence[Tensor], weights: Tensor, *, free: bool = False
+) -> list[Tensor | None]:
+    """Return the gradient of ``sum_k w_k f_k`` with respect to each parameter, by one plain pass; None if unreached.
+
+    With ``free``, the pass frees the graph, as torch's own does.
+    """
+    if isinstance(losses, Tensor):
+        outputs, seeds = [losses], [weights.to(losses)]
+    else:
+        outputs = list(losses)
+        seeds = [weights[k].to(loss).reshape(loss.shape) for k, loss in enumerate(losses)]
+    return list(torch.autograd.grad(outputs, list(params), seeds, retain_graph=not free, allow_unused=True))
+
+
+def either(inputs: Inputs) -> Sequence[Tensor]:
+    """Cast for the type checker: torch accepts a mix of parameters and edges, but its annotations do not."""
+    return inputs  # type: ignore[return-value]

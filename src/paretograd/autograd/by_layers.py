@@ -1,0 +1,269 @@
+"""`LayersWay`: the Gramian from the gradients of layers' outputs, without the rows of the Jacobian.
+
+One batched pass computes these gradients. There are two forms:
+
+- *keep*: store them; they give both the Gramian and, weighted, the gradients of the parameters;
+- *stream*: each layer adds its part to the Gramian during the pass, and nothing is stored; a second backward pass, of
+  the weighted sum, gives the gradients.
+
+Parameters without a rule for their layer use rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+from torch.utils.hooks import RemovableHandle
+
+from paretograd.autograd.batched import Source, batched_rows, start, unwrapped, weighted_gradients
+from paretograd.autograd.call import Plan
+from paretograd.autograd.graph import Graph, Use, release
+from paretograd.autograd.layers import Layer, Part
+from paretograd.autograd.operations import layer_of
+from paretograd.autograd.products import combination, rounding, row_gramian
+from paretograd.autograd.ways import NotFiniteError, Pairs, Way, present
+from paretograd.geometry.gramian import Array, as_array, out_of_range
+from paretograd.geometry.row_lists import accumulator
+
+#: The gradients of layers' outputs are stored if they take at most this share of the Jacobian's memory.
+_KEPT_SHARE = 0.25
+
+#: Rows with at most this many entries are multiplied together with others.
+_SHORT = 4096
+
+
+class LayersWay(Way):
+    """The gradients of a plan's losses by layers.
+
+    Attributes:
+        share: the share of the aggregated parameters, by size, that have a rule.
+    """
+
+    name = "gramian"
+
+    def __init__(self, plan: Plan) -> None:
+        """Differentiate. The graph is retained until `combine` or `release`."""
+        self._plan = plan
+        source, own = start(plan)
+        self._own = [pair for pairs in own.values() for pair in pairs]
+        self._parts = [_LayerGroup(plan, params, source) for params in plan.groups]
+        self.gramians = torch.stack([part.gramian for part in self._parts])
+        self.array = np.stack([part.array for part in self._parts])
+        self.eps = max((part.eps for part in self._parts), default=2e-16)
+        total = sum(param.numel() for param in plan.common)
+        self.share = sum(part.served for part in self._parts) / max(total, 1)
+        if not all(bool(torch.isfinite(grad).all()) for _, grad in self._own):
+            raise NotFiniteError([], list)  # only plain passes tell which
+
+    @property
+    def passes(self) -> bool:
+        """True if `combine` runs a backward pass."""
+        return any(part.streams for part in self._parts)
+
+    def combine(self, weights: Sequence[Tensor]) -> Pairs:
+        found = list(self._own)
+        for part, chosen in zip(self._parts, weights, strict=True):
+            found += part.combine(chosen)
+        return found
+
+    def release(self) -> None:
+        if not self._plan.call.retain_graph:
+            release(self._plan.graph.nodes)
+
+
+class _LayerGroup:
+    """The gradients over one group of parameters."""
+
+    def __init__(self, plan: Plan, params: Sequence[Tensor], source: Source) -> None:
+        self._losses, self._params, self._graph, self._source = plan.losses, list(params), plan.graph, source
+        self._rules, self._rest = split_layers(params, plan.graph)
+        self.served = sum(param.numel() for layer in self._rules for param in layer.params)
+        self.streams = bool(self._rules) and _is_large(self._rules, self._rest)
+        self.eps = max((rounding(param) for param in params), default=2e-16)
+        self._scales = torch.ones(plan.m, dtype=torch.float64, device="cpu")
+        self.gramian, self.array = self._differentiate(source)
+        wanted = self._wanted_scales()
+        if wanted is not None:
+            self._rescale(wanted)
+        if not np.isfinite(self.array).all():
+            raise NotFiniteError([], list)
+
+    def _differentiate(self, source: Source) -> tuple[Tensor, Array]:
+        m, device = len(self._scales), self._losses[0].device
+        self._layers: list[tuple[Layer, Tensor]] = []
+        self._rows: list[tuple[Tensor, Tensor]] = []
+        self._parts: list[Tensor] = []
+        self._short: list[Tensor] = []
+        if self.streams:
+            self._stream(source)
+        else:
+            self._keep(source)
+        self._parts += [
+            row_gramian(torch.cat([rows for rows in self._short if rows.device == place], dim=1))
+            for place in {rows.device for rows in self._short}
+        ]
+        total = torch.zeros(m, m, dtype=torch.float64, device=device)
+        if self._parts:
+            total = torch.stack([part.to(device) for part in self._parts]).sum(dim=0)
+        self._parts.clear()
+        self._short.clear()
+        gramian = 0.5 * (total + total.T)
+        return gramian, as_array(gramian)
+
+    def _keep(self, source: Source) -> None:
+        """Compute the Gramian from the gradients of layers' outputs, which are kept for the direction."""
+        inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in self._rules), *self._rest]
+        found = batched_rows(source, inputs)
+        for layer, rows in zip(self._rules, found, strict=False):
+            if rows is not None:
+                self._layers.append((layer, rows))
+                self._take(layer, rows)
+        for param, rows in zip(self._rest, found[len(self._rules) :], strict=True):
+            if rows is not None:
+                self._rows.append((param, rows))
+                self._take_rows(rows)
+
+    def _take(self, layer: Layer, grads: Tensor) -> Part:
+        part = layer.part(grads)
+        if part.gramian is not None:
+            self._parts.append(part.gramian)
+        self._short += part.rows
+        return part
+
+    def _take_rows(self, rows: Tensor) -> None:
+        if rows.numel() > _SHORT * len(rows) or rows.is_complex():
+            self._parts.append(row_gramian(rows))
+        else:
+            self._short.append(rows.reshape(len(rows), -1).to(accumulator(rows.dtype)))
+
+    def _stream(self, source: Source) -> None:
+        """Sum the Gramian during the batched backward pass."""
+        sinks = self._graph.sinks([layer.node for layer in self._rules])
+        last = [layer for layer in self._rules if layer.node in sinks]
+
+        def consumer(layer: Layer) -> Callable[[Tensor], Tensor | None]:
+            return lambda rows: layer.pull(rows, self._take(layer, rows))
+
+        consumers = {layer.node: consumer(layer) for layer in self._rules if layer.node not in sinks}
+        inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in last), *self._rest]
+        found = _consumed_rows(source, inputs, consumers)
+        for layer, rows in zip(last, found, strict=False):
+            if rows is not None:
+                self._take(layer, rows)
+        for rows in found[len(last) :]:
+            if rows is not None:
+                self._take_rows(rows)
+
+    def _wanted_scales(self) -> Tensor | None:
+        """Return factors that bring squared norms into the range of float32; None if all are already in it."""
+        found = out_of_range(self.array) if self.eps > 1e-15 else None
+        if found is None:
+            return None
+        large, small = found
+        return torch.from_numpy(np.where(large, 2.0**-60, np.where(small, 2.0**50, 1.0)))
+
+    def _rescale(self, scales: Tensor) -> None:
+        """Differentiate the losses times ``scales``, and remove the factors from the Gramian afterwards."""
+        self._scales = scales
+        self.gramian, self.array = self._differentiate(self._source.scaled(scales))
+        if np.isfinite(self.array).all():
+            inverse = 1.0 / scales
+            self.gramian *= (inverse * inverse[:, None]).to(self.gramian.device)
+            self.array = as_array(self.gramian)
+        else:  # half precision on the way, whose range is too small for the factors
+            self._scales = torch.ones_like(scales)
+            self.gramian, self.array = self._differentiate(self._source)
+
+    def combine(self, weights: Tensor) -> Pairs:
+        """Return each parameter with its gradient of ``sum_k w_k f_k``, and release what was stored for it."""
+        if self.streams:
+            return present(self._params, weighted_gradients(self._losses, self._params, weights))
+        scaled = weights / self._scales.to(weights)
+        found: Pairs = []
+        while self._layers:
+            layer, rows = self._layers.pop()
+            grad = combination(scaled, rows)
+            del rows  # first, because the gradients can reuse its memory
+            found += list(zip(layer.params, layer.gradients(grad), strict=True))
+        while self._rows:
+            param, rows = self._rows.pop()
+            found.append((param, combination(scaled, rows)))
+        return fitted(found)
+
+
+def _consumed_rows(
+    source: Source, inputs: Sequence[Tensor | GradientEdge], consumers: Mapping[Node, Callable[[Tensor], Tensor | None]]
+) -> list[Tensor | None]:
+    """Compute `batched_rows`, and pass the gradients of some outputs to consumers on the way without storing them.
+
+    Args:
+        source: the start of the pass.
+        inputs: parameters or outputs whose gradients are returned.
+        consumers: for an operation, a function of the gradients ``(m, *output)`` of its output; it may return those of
+            the first input, which torch then does not compute.
+    """
+    m = len(source.seeds[0])
+    handles = [handle for node, consume in consumers.items() for handle in _intercept(node, consume, m)]
+    try:
+        return batched_rows(source, inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _intercept(node: Node, consume: Callable[[Tensor], Tensor | None], m: int) -> list[RemovableHandle]:
+    """Pass the gradients that reach an operation to a consumer; if it returns some, they replace the operation's own.
+
+    The operation itself then gets a single zero gradient, not m: torch only allows replacing what it computed.
+    """
+    answers: list[Tensor] = []
+
+    def before(grads: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+        if grads[0] is None:
+            return None
+        rows = unwrapped(grads[0], m)
+        answer = consume(rows)
+        if answer is None:
+            return None
+        answers.append(torch._C._functorch._add_batch_dim(answer, 0, torch._C._functorch.current_level()))
+        return (rows.new_zeros(()).expand(rows.shape[1:]), *grads[1:])
+
+    def after(found: tuple[Tensor | None, ...], _: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
+        return (answers.pop(), *found[1:]) if answers else None
+
+    return [node.register_prehook(before), node.register_hook(after)]
+
+
+def fitted(found: Pairs) -> Pairs:
+    """Convert gradients to the dtype and shape of their parameters."""
+    return [(param, grad.to(param.dtype).reshape(param.shape)) for param, grad in found]
+
+
+def _is_large(layers: Sequence[Layer], rest: Sequence[Tensor]) -> bool:
+    """Return True if the outputs of the layers are too large to store, compared with the parameters."""
+    count = sum(param.numel() for layer in layers for param in layer.params) + sum(param.numel() for param in rest)
+    return sum(layer.output_size for layer in layers) > _KEPT_SHARE * count
+
+
+def split_layers(params: Sequence[Tensor], graph: Graph) -> tuple[list[Layer], list[Tensor]]:
+    """Return the operations with a rule, and the parameters without one."""
+    by_node: dict[Node, dict[int, tuple[Tensor, Use]]] = {}
+    rest = []
+    for param in params:
+        use = graph.use(param)
+        if use is None:
+            rest.append(param)
+        else:
+            by_node.setdefault(use.node, {})[use.position] = (param, use)
+    layers = []
+    for node, uses in by_node.items():
+        layer = layer_of(node, uses)
+        if layer is None:
+            rest += [param for param, _ in uses.values()]
+        else:
+            layers.append(layer)
+    return layers, rest

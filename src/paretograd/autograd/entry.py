@@ -1,0 +1,60 @@
+"""Entry to the engine: functions that `torch.compile` does not trace, and delegation to several processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from paretograd.autograd.call import Call
+from paretograd.autograd.step import Step
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+def opaque(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
+    """Wrap a function so that compiled code calls it uncompiled, between two graphs.
+
+    `torch.compiler.disable` achieves this, but imports the compiler, which takes longer than importing torch itself. It
+    is therefore applied only once something else has imported the compiler; before that, nothing is compiled.
+    """
+    hidden: list[Callable[Arguments, Answer]] = []
+
+    @wraps(call)
+    def outer(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        if "torch._dynamo" not in sys.modules:
+            return call(*args, **kwargs)
+        if not hidden:
+            hidden.append(torch.compiler.disable(call))  # type: ignore[no-untyped-call]
+        return hidden[0](*args, **kwargs)
+
+    return outer
+
+
+class Handler(Protocol):
+    """Distributed versions of both functions. They return None if the call concerns this process alone."""
+
+    def backward(self, call: Call) -> Step | None:
+        """Do the work of `paretograd.backward`."""
+
+    def gramian(self, call: Call) -> Tensor | None:
+        """Do the work of `paretograd.gramian` for losses."""
+
+
+_HANDLER: list[Handler] = []
+
+
+def register(handler: Handler) -> None:
+    """Register the handler for all later calls: `paretograd.distributed`, the layer above."""
+    _HANDLER[:] = [handler]
+
+
+def handler() -> Handler | None:
+    """Return the handler if `torch.distributed` is initialised, else None."""
+    distributed = torch.distributed
+    return _HANDLER[0] if _HANDLER and distributed.is_available() and distributed.is_initialized() else None

@@ -1,0 +1,190 @@
+"""`Way`: one way to differentiate m losses. All give the same Gramian and the same gradients, up to rounding.
+
+`PlainRows` is the base way: one plain backward pass for each loss. It is right for every model; the others fall back to
+it, and are checked against it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paretograd.autograd.call import Plan
+from paretograd.autograd.graph import release, starts_of
+from paretograd.autograd.products import rounding
+from paretograd.autograd.rows import Rows
+from paretograd.errors import NonFiniteGradientError
+from paretograd.geometry.gramian import Array, as_array, out_of_range
+
+Pairs = list[tuple[Tensor, Tensor]]
+
+#: The node of a model under `torch.compile`. For torch, all its outputs depend on all its inputs.
+COMPILED = "CompiledFunctionBackward"
+
+
+class NotFiniteError(NonFiniteGradientError):
+    """Gradients that hold NaN or infinity, with a function that returns the gradients of the sum, which do so, too."""
+
+    def __init__(self, objectives: Sequence[int], plain_sum: Callable[[], Pairs]) -> None:
+        super().__init__(objectives)
+        self.plain_sum = plain_sum
+
+
+class Way(ABC):
+    """The gradients of a plan's losses.
+
+    Attributes:
+        gramians: ``J @ J.T`` over each group of parameters, float64, shape ``(groups, m, m)``.
+        array: the same on the CPU, as an array.
+        eps: rounding of the Gramian's entries, relative to the norms of the gradients.
+    """
+
+    #: The name of the way, as given to ``engine=``.
+    name: ClassVar[str]
+    gramians: Tensor
+    array: Array
+    eps: float
+
+    @abstractmethod
+    def combine(self, weights: Sequence[Tensor]) -> Pairs:
+        """Return each parameter with its gradient, and free what was stored for it.
+
+        Args:
+            weights: for each group, shape ``(m,)``.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """Free the graph after `combine`, unless the call retains it."""
+
+
+class RowsWay(Way):
+    """A way that stores the rows of the Jacobian. Subclasses compute them."""
+
+    def __init__(self, plan: Plan, *, retain: bool = False) -> None:
+        """Differentiate.
+
+        Args:
+            plan: the work.
+            retain: retain the graph until `release`, whatever the call says.
+        """
+        self.plan = plan
+        self._retain = retain or plan.call.retain_graph
+        self.rows, self._own = Rows(plan.m, plan.device), Rows(plan.m, plan.device)
+        self._suspicion: list[Tensor] = []
+        self._differentiate()
+        if COMPILED in plan.graph.operations and plan.call.has_rule and plan.m > 1:
+            self._find_heads()
+        self.eps = max((rounding(param) for param in plan.common), default=2e-16)
+        self._multiply(exact=False)
+        if not np.isfinite(self.array).all() or (self.eps > 1e-15 and out_of_range(self.array) is not None):
+            bad = self.rows.not_finite()
+            if not bad:  # squares of finite gradients left the range of float32
+                self._multiply(exact=True)
+            if bad or not np.isfinite(self.array).all():
+                raise NotFiniteError(bad or list(range(plan.m)), self._plain_sum)
+
+    @abstractmethod
+    def _differentiate(self) -> None:
+        """Give all rows to `self.rows`, and the gradients of parameters that are not aggregated to `_give_own`."""
+
+    def _give_own(self, k: int, pairs: Pairs) -> None:
+        """Take gradients of loss k for parameters that are not aggregated. Those of several losses are added."""
+        for param, grad in pairs:
+            self._own.give(param, 0, grad)
+        if pairs:
+            # Norms of finite numbers may overflow, so they only raise a suspicion. But they need no synchronisation.
+            norms = torch._foreach_norm([grad.coalesce().values() if grad.is_sparse else grad for _, grad in pairs])
+            total = torch.stack([norm.to(self.plan.device, torch.float64) for norm in norms]).sum()
+            self._suspicion.append(torch.stack([total, torch.full_like(total, k)]))
+
+    def _multiply(self, exact: bool) -> None:
+        plan = self.plan
+        self.gramians = torch.stack([self.rows.gramian(group, exact=exact) for group in plan.groups])
+        own = torch.stack(self._suspicion).flatten() if self._suspicion else self.gramians.new_empty(0)
+        numbers = as_array(torch.cat([self.gramians.flatten(), own]))  # one transfer from a GPU
+        self.array = numbers[: self.gramians.numel()].reshape(self.gramians.shape)
+        bad = [int(k) for norm, k in numbers[self.gramians.numel() :].reshape(-1, 2) if not np.isfinite(norm)]
+        if bad and self._own.not_finite():
+            raise NotFiniteError(sorted({*bad, *self.rows.not_finite()}), self._plain_sum)
+
+    def _find_heads(self) -> None:
+        """Sort out parameters of a compiled model that only one loss reaches.
+
+        To torch, every output of a compiled model depends on all its parameters. The gradients of a head are zero for
+        all losses but its own.
+        """
+        plan, inside = self.plan, self.plan.graph.below(COMPILED)
+        forced = {id(param) for param in plan.call.shared or ()}
+        heads = {
+            id(param): losses[0]
+            for param in plan.common
+            if id(param) in inside and id(param) not in forced and len(losses := self.rows.nonzero_losses(param)) == 1
+        }
+        for param in [param for param in plan.common if id(param) in heads]:
+            self._give_own(heads[id(param)], [(param, self.rows.take(param, heads[id(param)]))])
+            plan.own.append(param)
+        plan.groups = [[param for param in group if id(param) not in heads] for group in plan.groups]
+
+    def combine(self, weights: Sequence[Tensor]) -> Pairs:
+        found: Pairs = []
+        for group, chosen in zip(self.plan.groups, weights, strict=True):
+            found += self.rows.combine(group, chosen)
+        ones = torch.ones(self.plan.m, dtype=torch.float64, device=self.plan.device)
+        return found + self._own.combine(self.plan.own, ones)
+
+    def _plain_sum(self) -> Pairs:
+        ones = torch.ones(self.plan.m, dtype=torch.float64, device=self.plan.device)
+        return self.combine([ones] * len(self.plan.groups))
+
+    def release(self) -> None:
+        if not self.plan.call.retain_graph and self._retain:
+            release(self.plan.graph.nodes)
+
+
+class PlainRows(RowsWay):
+    """One plain pass for each loss. A loss with a graph of its own costs its own pass, and its graph is freed by it."""
+
+    name = "jacobian"
+
+    def _differentiate(self) -> None:
+        own = {id(param) for param in self.plan.own}
+        for k, found in plain_gradients(self.plan, self._retain):
+            for param, grad in found:
+                if id(param) not in own:
+                    self.rows.give(param, k, grad)
+            if own:
+                self._give_own(k, [(param, grad) for param, grad in found if id(param) in own])
+
+
+def plain_gradients(plan: Plan, retain: bool) -> Iterator[tuple[int, Pairs]]:
+    """Yield the number of each loss, and the parameters that it reaches with their gradients, by one plain pass.
+
+    Args:
+        plan: the work.
+        retain: retain the graph. Otherwise each pass frees what no later one needs.
+    """
+    params = [*plan.common, *plan.own]
+    for k, (output, seed) in enumerate(starts_of(plan.losses)):
+        inputs = [param for param in params if plan.reached[id(param)] >> k & 1]
+        if inputs:
+            needed = plan.graph.shared_losses >> k & 1
+            joined = isinstance(output, Tensor) and plan.graph.joins and k + 1 < plan.m
+            grads: Sequence[Tensor | None] = torch.autograd.grad(
+                [output],  # type: ignore[arg-type]  # torch accepts both, but its annotations do not
+                inputs,
+                [seed],
+                retain_graph=retain or bool(needed) or joined,
+                allow_unused=True,
+            )
+            yield k, present(inputs, grads)
+
+
+def present(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> Pairs:
+    """Pair parameters with their gradients and drop those without one, which may occur even in the graph."""
+    return [(param, grad) for param, grad in zip(params, grads, strict=True) if grad is not None]

@@ -1,0 +1,233 @@
+"""Products with rows that lie in many tensors, one per objective and parameter, without joining them.
+
+The rows of a Jacobian come from backward passes as lists of tensors. On a GPU, two Triton kernels read all of them
+through a table of addresses: one launch for the Gramian, one for the direction. On the CPU, blocks that fit in the
+cache are stacked and multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paretograd.geometry.gramian import kernels
+
+#: Rows of the same objectives: for each parameter, one tensor per objective, all of one dtype and on one device. Those
+#: of a parameter have the same shape and the same order in memory, without gaps.
+Lists = Sequence[Sequence[Tensor]]
+
+#: Entries of a row that a block has on the CPU. Ten such rows in float32 take 1.3 MB and stay in the cache.
+_BLOCK = 1 << 15
+
+#: Rows with fewer entries are joined before they are multiplied on the CPU.
+_SHORT = 1 << 12
+
+#: Entries of a row that a program of the GPU's kernels takes at a time.
+_ITEM = 1 << 14
+
+#: Most rows that the GPU's kernels take.
+_MOST_ROWS = 32
+
+#: Tables that kernels read in a CUDA graph, with the addresses to write to them once it is captured.
+_PENDING: list[list[tuple[Tensor, Tensor]]] = []
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """Return float64 for float64, and float32 for every shorter dtype."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def flat(row: Tensor) -> Tensor:
+    """Return a tensor as a real vector in its own memory order. It must be dense in memory."""
+    row = _real(row)
+    return row.view(-1) if row.is_contiguous() else row.as_strided((row.numel(),), (1,))
+
+
+def _real(row: Tensor) -> Tensor:
+    return torch.view_as_real(row) if row.is_complex() else row
+
+
+def _length(row: Tensor) -> int:
+    return 2 * row.numel() if row.is_complex() else row.numel()
+
+
+def gramian_of_lists(lists: Lists, *, exact: bool = False) -> Tensor:
+    """Return the inner products of rows, shape ``(r, r)``, float64.
+
+    Args:
+        lists: for each parameter, r rows.
+        exact: multiply in float64. Otherwise rows of float32 or a shorter dtype are multiplied in float32, and sums of
+            at most a few thousand products are added in float64.
+    """
+    count, first = len(lists[0]), lists[0][0]
+    if first.is_cuda and count <= _MOST_ROWS and kernels() is not None:
+        return _gramian_by_kernel(lists, exact)
+    kind = torch.float64 if exact else accumulator(_real(first).dtype)
+    total = torch.zeros(count, count, dtype=torch.float64, device=first.device)
+    for block in _blocks([[flat(row) for row in rows] for rows in lists], kind):
+        total += block @ block.T
+    return total
+
+
+def _blocks(lists: Lists, kind: torch.dtype) -> Iterator[Tensor]:
+    """Yield blocks of columns, shape ``(r, columns)``. The next block may overwrite the last one."""
+    short = [rows for rows in lists if rows[0].numel() <= _SHORT]
+    if short:
+        yield torch.cat([torch.stack(list(rows)) for rows in short], dim=1).to(kind)
+    buffer: Tensor | None = None
+    length = _BLOCK if lists[0][0].is_cpu else _BLOCK * 32
+    for rows in lists:
+        size = rows[0].numel()
+        for start in range(0, size if size > _SHORT else 0, length):
+            parts = [row[start : start + length] for row in rows]
+            if len(parts) == 1:
+                yield parts[0].to(kind)[None]
+                continue
+            if buffer is None:
+                buffer = torch.empty(len(parts), length, dtype=kind, device=parts[0].device)
+            block = buffer[:, : len(parts[0])]
+            for place, part in zip(block, parts, strict=True):
+                place.copy_(part)
+            yield block
+
+
+def combine_lists(weights: Tensor, lists: Lists, outputs: Sequence[Tensor]) -> None:
+    """Write ``sum_k w_k row_k`` of every parameter to its output, which may be the memory of one of its rows.
+
+    Args:
+        weights: shape ``(r,)``.
+        lists: for each parameter, r rows.
+        outputs: for each parameter, a tensor like its rows.
+    """
+    first = lists[0][0]
+    if first.is_cuda and len(weights) <= _MOST_ROWS and kernels() is not None:
+        _combine_by_kernel(weights, lists, outputs)
+        return
+    kind = accumulator(_real(first).dtype)
+    factors = weights.to(kind)
+    numbers = weights.tolist() if first.is_cpu else None
+    for tensors, result in zip(lists, outputs, strict=True):
+        rows, output = [flat(row) for row in tensors], flat(result)
+        if numbers is not None and output.dtype is kind:
+            _combine_in_blocks(numbers, rows, output)
+        else:
+            output.copy_(factors.to(first.device) @ torch.stack(list(rows)).to(kind))
+
+
+def _combine_in_blocks(weights: list[float], rows: Sequence[Tensor], output: Tensor) -> None:
+    """Combine rows on the CPU. The row that lies in the output comes first."""
+    place = next((k for k, row in enumerate(rows) if row.data_ptr() == output.data_ptr()), 0)
+    order = [place, *(k for k in range(len(rows)) if k != place)]
+    for start in range(0, len(output), 2 * _BLOCK):
+        part = slice(start, start + 2 * _BLOCK)
+        block = output[part]
+        torch.mul(rows[place][part], weights[place], out=block)
+        for k in order[1:]:
+            block.add_(rows[k][part], alpha=weights[k])
+
+
+@contextmanager
+def tables_in_graph() -> Iterator[Callable[[], None]]:
+    """Let kernels that are captured in a CUDA graph read their tables from memory that is written afterwards.
+
+    A copy from the host cannot be captured, and addresses inside of a graph do not change. Yields the function to call
+    after the capture, which writes the tables.
+    """
+    pending: list[tuple[Tensor, Tensor]] = []
+
+    def write() -> None:
+        for table, addresses in pending:
+            table.copy_(addresses)
+
+    _PENDING.append(pending)
+    try:
+        yield write
+    finally:
+        _PENDING.remove(pending)
+
+
+def _on_device(addresses: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        table = torch.empty(addresses.shape, dtype=addresses.dtype, device=device)
+        _PENDING[-1].append((table, addresses))
+        return table
+    return addresses.to(device)
+
+
+@lru_cache(maxsize=256)
+def _items(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return the parts of rows that programs take: parameter, first column and end column, shape ``(items, 3)``."""
+    counts = np.array([-(-size // _ITEM) for size in sizes])
+    param = np.repeat(np.arange(len(sizes)), counts)
+    first = (np.arange(len(param)) - np.repeat(np.cumsum(counts) - counts, counts)) * _ITEM
+    end = np.minimum(first + _ITEM, np.array(sizes)[param])
+    return torch.from_numpy(np.stack([param, first, end], axis=1)).to(device)
+
+
+def _gramian_by_kernel(lists: Lists, exact: bool) -> Tensor:
+    found, first, count = kernels(), lists[0][0], len(lists[0])
+    device = first.device
+    items = _items(tuple(_length(rows[0]) for rows in lists), device)
+    addresses = _addresses(lists)
+    table = _on_device(addresses, device)
+    double = exact or _real(first).dtype is torch.float64
+    programs = min(len(items), 8 * _processors(device))
+    with torch.cuda.device(device):
+        if count <= found.MOST_PAIRED:
+            parts = torch.empty(programs, count, count, dtype=torch.float64, device=device)
+            block = 128 if double else 256
+            found.pairs_of_lists[(programs,)](
+                table, items, len(items), parts, _kind(first), count, block, double, _aligned(addresses), num_warps=4
+            )
+            return parts.sum(dim=0)
+        rows = 1 << (count - 1).bit_length()
+        parts = torch.empty(programs, rows, rows, dtype=torch.float64, device=device)
+        found.product_of_lists[(programs,)](
+            table, items, len(items), parts, _kind(first), count, rows, 32, double, num_warps=4
+        )
+        return parts.sum(dim=0)[:count, :count]
+
+
+def _combine_by_kernel(weights: Tensor, lists: Lists, outputs: Sequence[Tensor]) -> None:
+    found, first = kernels(), lists[0][0]
+    device = first.device
+    items = _items(tuple(_length(rows[0]) for rows in lists), device)
+    addresses = _addresses([[output, *rows] for output, rows in zip(outputs, lists, strict=True)])
+    table = _on_device(addresses, device)
+    double = _real(first).dtype is torch.float64
+    w = weights.to(device=device, dtype=torch.float64 if double else torch.float32).contiguous()
+    with torch.cuda.device(device):
+        found.weighted_lists[(min(len(items), 32 * _processors(device)),)](
+            table,
+            items,
+            len(items),
+            w,
+            _kind(first),
+            len(lists[0]),
+            1024,
+            double,
+            _aligned(addresses),
+            num_warps=4,
+        )
+
+
+def _addresses(lists: Lists) -> Tensor:
+    return torch.tensor([[row.data_ptr() for row in rows] for rows in lists], dtype=torch.int64, device="cpu")
+
+
+def _aligned(addresses: Tensor) -> bool:
+    return not bool((addresses % 16).any())
+
+
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _kind(row: Tensor) -> int:
+    """Return the number by which the kernels know a dtype."""
+    return (torch.float32, torch.bfloat16, torch.float16, torch.float64).index(_real(row).dtype)
