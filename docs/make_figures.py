@@ -71,6 +71,7 @@ BANDS = (
         "#D9EAD3",
         {
             "certification": "pg.certify",
+            "device": "on the GPU",
             "aggregators": "every rule",
             "schedules": "rule by step",
             "subproblem": "design: s, r",

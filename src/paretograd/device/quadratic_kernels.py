@@ -1,0 +1,146 @@
+"""Kernels for ``min a'Ha/2 + q'a  subject to  a >= 0``, one program for each q, imported only if Triton is installed.
+
+Lawson and Hanson's method on a tableau. The tableau holds H after a symmetric sweep of the active entries: minus the
+inverse of their block, and the Schur complement of the others, whose diagonal holds the squared distances from the span
+of the active vectors. An entry enters or leaves by one rank-one update of the whole tableau, which stays in registers.
+Whenever a minimiser is accepted, its slopes are computed anew from H, and one step of refinement removes the rounding
+of the updates.
+
+H is ``C + h h'``: C are cosines, h is zero for projections onto the dual cone and holds the inverse norms for points of
+the hull.
+"""
+
+# mypy: ignore-errors
+
+import triton
+import triton.language as tl
+
+#: Rounding of a slope, per unit of the multipliers that it sums, as on the host.
+ROUNDING = tl.constexpr(4e-15)
+
+#: Multipliers up to this are trusted even if the active gradients are nearly dependent, as on the host.
+TRUSTED = tl.constexpr(30.0)
+
+
+@triton.jit
+def pick(values, r, k):
+    # values[k]; zero if there is no such entry.
+    return tl.sum(tl.where(r == k, values, 0.0), axis=0)
+
+
+@triton.jit
+def times(matrix, x):
+    return tl.sum(matrix * x[None, :], axis=1)
+
+
+@triton.jit
+def matrix_of(C, h, m, B: tl.constexpr):
+    # C + h h', with ones on the diagonal beyond m.
+    i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    padding = tl.where((i == j) & (i >= m), 1.0, 0.0).to(tl.float64)
+    return tl.load(C + i * m + j, mask=(i < m) & (j < m), other=0.0) + padding + h[:, None] * h[None, :]
+
+
+@triton.jit
+def sweep(T, v, active, k, B: tl.constexpr):
+    # Entry k enters if it is not active and leaves if it is. v holds the minimiser on the active entries and the
+    # slopes of the others.
+    r = tl.arange(0, B)
+    i, j = r[:, None], r[None, :]
+    column = tl.sum(tl.where(j == k, T, 0.0), axis=1)
+    row = tl.sum(tl.where(i == k, T, 0.0), axis=0)
+    side = 1.0 - 2.0 * active.to(tl.float64)
+    scale = pick(side, r, k) / pick(column, r, k)
+    value = pick(v, r, k) * scale
+    v = tl.where(r == k, -value, v - side * column * value)
+    inverse = 1.0 / pick(column, r, k)
+    T = T - column[:, None] * (row * inverse)[None, :]
+    T = tl.where(j == k, (column * scale)[:, None], T)
+    T = tl.where(i == k, (row * scale)[None, :], T)
+    T = tl.where((i == k) & (j == k), -inverse, T)
+    return T, v, tl.where(r == k, 1 - active, active)
+
+
+@triton.jit
+def solve(C, h, q, m, resolution, least, B: tl.constexpr):
+    # Returns a and the residual: infinite if the limit was hit, or if the answer depends on distances
+    # below the resolution. Squared distances below `least` count as zero.
+    r = tl.arange(0, B)
+    T = matrix_of(C, h, m, B)
+    v, a = q, tl.zeros((B,), tl.float64)
+    active, refused = tl.zeros((B,), tl.int32), tl.zeros((B,), tl.int32)
+    slope = q
+    steps, searching, moved, entered = 0, 1, 1, 0
+    while (searching == 1) & (steps < 8 * B + 50):
+        k = -1
+        wrong = (active == 1) & (v <= 0.0)
+        if tl.max(wrong.to(tl.int32), axis=0) == 1:
+            # Walk towards the minimiser until an entry reaches zero. It leaves.
+            room = tl.where(wrong, a / tl.where(a > v, a - v, 1.0), float("inf"))
+            step = tl.min(room, axis=0)
+            k = tl.min(tl.where(room == step, r, B), axis=0)
+            a = tl.where(active == 1, a + step * (v - a), a)
+            a = tl.where(r == k, 0.0, a)
+            moved = tl.where(step > 0.0, 1, moved)
+            # An entry that leaves as soon as it has entered had a slope that was rounding.
+            refused = tl.where((r == entered) & (moved == 0), 1, refused)
+        else:
+            a = tl.where(active == 1, v, 0.0)
+            H = matrix_of(C, h, m, B)
+            slope = times(H, a) + q
+            move = times(T, tl.where(active == 1, slope, 0.0))
+            a = tl.where(active == 1, tl.maximum(a + move, 0.0), 0.0)
+            slope = times(H, a) + q
+            v = tl.where(active == 1, a, slope)
+            refused = tl.where(moved == 1, 0, refused)
+            waiting = tl.where((active == 1) | (refused == 1) | (r >= m), float("inf"), slope)
+            lowest = tl.min(waiting, axis=0)
+            if lowest < -ROUNDING * (1.0 + tl.max(a, axis=0)):
+                entered = tl.min(tl.where(waiting == lowest, r, B), axis=0)
+                i, j = r[:, None], r[None, :]
+                distance = tl.sum(tl.sum(tl.where((i == entered) & (j == entered), T, 0.0), axis=1), axis=0)
+                moved = 0
+                if distance >= least:
+                    k = entered
+                else:
+                    refused = tl.where(r == entered, 1, refused)
+            else:
+                searching = 0
+        if k >= 0:
+            T, v, active = sweep(T, v, active, k, B)
+        steps += 1
+    size = tl.max(a, axis=0)
+    wrong = tl.where(a > 0.0, tl.abs(slope), tl.maximum(-slope, 0.0))
+    wrong = tl.where(r < m, wrong, 0.0)
+    residual = tl.max(wrong, axis=0) / (1.0 + size)
+    # A vector in the span of the active ones has the slope zero. A slope that is not shows a distance below `least`.
+    lost = (searching == 1) | (residual > 4.0 * ROUNDING)
+    # The inverse has the inverse squared distances of the active vectors from each other's spans on its diagonal.
+    i, j = r[:, None], r[None, :]
+    inverse = tl.max(tl.max(tl.where((i == j) & (active == 1)[:, None], -T, 0.0), axis=1), axis=0)
+    lost = lost | ((size > TRUSTED) & (inverse * resolution * resolution > 1.0))
+    return a, tl.where(lost, float("inf"), residual)
+
+
+@triton.jit
+def project(C, Q, A, residuals, m, resolution, B: tl.constexpr):
+    # Row k of A is what the projection of the combination with slopes Q[k] onto the dual cone adds to it.
+    k = tl.program_id(0)
+    r = tl.arange(0, B)
+    q = tl.load(Q + k * m + r, mask=r < m, other=0.0)
+    a, residual = solve(C, tl.zeros((B,), tl.float64), q, m, resolution, resolution * resolution, B)
+    tl.store(A + k * m + r, a, mask=r < m)
+    tl.store(residuals + k, residual)
+
+
+@triton.jit
+def gather(A, residuals, norms, u, weights, residual, m, B: tl.constexpr):
+    # Weights of the sum of u_k (g_k + what row k of A adds to it, in unit gradients), and the largest residual.
+    r = tl.arange(0, B)
+    i, j = r[:, None], r[None, :]
+    rows = tl.load(A + i * m + j, mask=(i < m) & (j < m), other=0.0)
+    length = tl.load(norms + r, mask=r < m, other=0.0)
+    share = tl.load(u + r, mask=r < m, other=0.0)
+    extra = tl.sum((share * length)[:, None] * rows, axis=0) / tl.where(length > 0.0, length, 1.0)
+    tl.store(weights + r, share + extra, mask=r < m)
+    tl.store(residual, tl.max(tl.load(residuals + r, mask=r < m, other=0.0), axis=0))

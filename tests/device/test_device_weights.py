@@ -1,0 +1,197 @@
+"""Weights computed on the device against those of the host.
+
+Without a GPU, Triton's interpreter runs the kernels on the CPU, as in `make test-kernels`. It is slow, so that matrices
+are small and few.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import pytest
+import torch
+from support.families import FAMILIES, HARD
+from support.promises import NEGLIGIBLE
+from torch import Tensor
+
+import paretograd as pg
+from paretograd.device.unit import split
+from paretograd.device.weights import TRUSTED, DeviceWeights, device_weights
+from paretograd.geometry.unit_gramian import unit_gramian
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
+EPS = torch.finfo(torch.float64).eps
+
+pytestmark = pytest.mark.skipif(
+    find_spec("triton") is None or (DEVICE == "cpu" and not INTERPRETED), reason="make test-kernels runs these tests"
+)
+
+#: Each rule, and the families on which it may ask for the host.
+RULES: dict[str, tuple[Callable[[], pg.Aggregator], frozenset[str]]] = {
+    "upgrad": (pg.UPGrad, frozenset()),
+}
+SIZES = ((1, 3), (2, 3), (4, 3), (5, 8))
+
+rules = pytest.mark.parametrize("name", RULES)
+
+
+def solved(rule: pg.Aggregator, J: Tensor) -> DeviceWeights:
+    found = device_weights(rule, pg.gramian(J).to(DEVICE), EPS)
+    assert found is not None
+    assert found.weights.dtype is found.residual.dtype is torch.float64
+    return DeviceWeights(found.weights.cpu(), found.residual.cpu())
+
+
+def error(rule: pg.Aggregator, J: Tensor, found: DeviceWeights) -> float:
+    """Distance of the direction from the host's, relative to its length; 0 if both are rounding."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # HARD families are hard for the host, too
+        host = rule.weights(pg.gramian(J))
+    d, wanted, largest = found.weights @ J, host @ J, J.norm(dim=1).max()
+    if max(d.norm(), wanted.norm()) <= 2.0 * NEGLIGIBLE * largest:
+        return 0.0
+    return float((d - wanted).norm() / wanted.norm())
+
+
+@rules
+@pytest.mark.parametrize("family", FAMILIES)
+def test_directions_are_those_of_the_host(name: str, family: str) -> None:
+    make, left_to_the_host = RULES[name]
+    for m, n in SIZES:
+        if FAMILIES[family].fits(m, n):
+            J = FAMILIES[family].make(m, n, 0)
+            found = solved(make(), J)
+            if found.residual <= TRUSTED:
+                assert error(make(), J, found) <= 1e-8, (m, n)
+            else:
+                assert family in left_to_the_host, (m, n)
+
+
+@rules
+@pytest.mark.parametrize("family", [name for name in HARD if name not in FAMILIES])
+def test_hard_directions_are_those_of_the_host_if_trusted(name: str, family: str) -> None:
+    make, _ = RULES[name]
+    for m, n in ((3, 2), (5, 8)):
+        if HARD[family].fits(m, n):
+            J = HARD[family].make(m, n, 0)
+            found = solved(make(), J)
+            assert not found.residual <= TRUSTED or error(make(), J, found) <= 1e-8, (m, n)
+
+
+@rules
+@pytest.mark.parametrize("m", [17] if INTERPRETED else [17, 32, 64, 100, 128])
+def test_more_objectives(name: str, m: int) -> None:
+    make, _ = RULES[name]
+    J = FAMILIES["badly_scaled_conflicting"].make(m, m + 4, 0)
+    found = solved(make(), J)
+    assert found.residual <= TRUSTED
+    assert error(make(), J, found) <= 1e-8
+
+
+@rules
+@pytest.mark.parametrize("entry", [math.nan, math.inf])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, in the interpreter
+def test_what_is_not_finite_is_not_trusted(name: str, entry: float) -> None:
+    make, _ = RULES[name]
+    G = torch.eye(3, dtype=torch.float64)
+    G[0, 1] = G[1, 0] = entry
+    found = device_weights(make(), G.to(DEVICE), EPS)
+    assert found is not None
+    assert not found.residual.cpu() <= TRUSTED
+
+
+@pytest.mark.parametrize(
+    "G",
+    [[[1.0, 2.0], [2.0, 1.0]], [[1.0, 0.5], [0.0, 1.0]], [[-1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 1.0]]],
+    ids=["cosine above one", "not symmetric", "negative square", "zero row with an entry"],
+)
+def test_what_is_no_gramian_is_not_trusted(G: list[list[float]]) -> None:
+    found = device_weights(pg.UPGrad(), torch.tensor(G, dtype=torch.float64, device=DEVICE), EPS)
+    assert found is not None
+    assert not found.residual.cpu() <= TRUSTED
+
+
+@pytest.mark.parametrize("family", ["gaussian", "extremely_scaled", "zero_rows", "all_zeros"])
+def test_the_split_is_that_of_the_host(family: str) -> None:
+    G = pg.gramian(FAMILIES[family].make(5, 7, 0))
+    unit, host = split(G.to(DEVICE), EPS), unit_gramian(G.numpy(), EPS)
+    assert not unit.faults.any()
+    torch.testing.assert_close(unit.norms.cpu(), torch.from_numpy(host.expand(host.norms)), rtol=1e-15, atol=0.0)
+    live = unit.norms.cpu() > 0.0
+    torch.testing.assert_close(unit.C.cpu()[live][:, live], torch.from_numpy(host.C), rtol=1e-15, atol=1e-16)
+    assert (unit.C.cpu()[~live] == torch.eye(5, dtype=torch.float64)[~live]).all()
+
+
+def test_preferences() -> None:
+    J = FAMILIES["conflicting"].make(3, 5, 0)
+    rule = pg.UPGrad([1.0, 2.0, 3.0])
+    found = solved(rule, J)
+    assert found.residual <= TRUSTED
+    assert error(rule, J, found) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pg.UPGrad().normalized(),
+        lambda: pg.Blend([pg.UPGrad(), pg.UPGrad([1.0, 2.0, 3.0])], [1.0, 3.0]),
+        lambda: pg.Mixed([pg.UPGrad(), pg.UPGrad([1.0, 2.0, 3.0])], lambda step: 1),
+    ],
+    ids=["normalized", "blend", "mixed"],
+)
+def test_rules_made_of_others(make: Callable[[], pg.Aggregator]) -> None:
+    J = FAMILIES["conflicting"].make(3, 5, 0)
+    found = solved(make(), J)
+    assert found.residual <= TRUSTED
+    assert error(make(), J, found) <= 1e-12
+
+
+def test_normalized_weights_of_dependent_gradients_are_left_to_the_host() -> None:
+    """The host returns the smallest of all weights that give the direction."""
+    J = FAMILIES["opposite_rows"].make(4, 5, 0)
+    assert solved(pg.UPGrad(), J).residual <= TRUSTED
+    assert not solved(pg.UPGrad().normalized(), J).residual <= TRUSTED
+
+
+def test_mixed_counts_a_step_only_if_it_is_solved_here() -> None:
+    class Other(pg.UPGrad):
+        """A rule of the user's own, which may solve another problem."""
+
+    rule = pg.Mixed([pg.UPGrad(), Other()])
+    G = pg.gramian(FAMILIES["conflicting"].make(3, 5, 0)).to(DEVICE)
+    with rule.one_step():
+        assert device_weights(rule, G, EPS) is not None
+        rule.weights(G)  # the host's answer, if that of the device was not trusted
+    assert rule.position == 1
+    assert device_weights(rule, G, EPS) is None
+    assert rule.position == 1
+
+
+def test_too_many_objectives_are_left_to_the_host() -> None:
+    assert device_weights(pg.UPGrad(), torch.eye(129, dtype=torch.float64, device=DEVICE), EPS) is None
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs CUDA")
+@rules
+def test_calls_can_be_captured(name: str) -> None:
+    make, _ = RULES[name]
+    families = ("conflicting", "opposite_rows", "badly_scaled")
+    matrices = [FAMILIES[family].make(6, 9, 0) for family in families]
+    G = pg.gramian(matrices[0]).to(DEVICE)
+    rule = make()
+    device_weights(rule, G, EPS)  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = device_weights(rule, G, EPS)
+    assert found is not None
+    for J in matrices:
+        G.copy_(pg.gramian(J))
+        graph.replay()
+        answer = DeviceWeights(found.weights.cpu(), found.residual.cpu())
+        assert not answer.residual <= TRUSTED or error(make(), J, answer) <= 1e-8
