@@ -11,6 +11,7 @@ import os
 import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -31,13 +32,36 @@ pytestmark = pytest.mark.skipif(
     find_spec("triton") is None or (DEVICE == "cpu" and not INTERPRETED), reason="make test-kernels runs these tests"
 )
 
-#: Each rule, and the families on which it may ask for the host.
-RULES: dict[str, tuple[Callable[[], pg.Aggregator], frozenset[str]]] = {
-    "upgrad": (pg.UPGrad, frozenset()),
-}
-SIZES = ((1, 3), (2, 3), (4, 3), (5, 8))
+#: Families with dependent gradients. The weights are then not unique, and the host chooses among them.
+DEPENDENT = frozenset(name for name, family in FAMILIES.items() if family.singular or family.stationary == "maybe")
 
-rules = pytest.mark.parametrize("name", RULES)
+
+class Case(NamedTuple):
+    """A rule under test.
+
+    ``host`` names the families on which the device may ask for the host. As in `support.table`, an ill-conditioned rule
+    may be off by up to ``1e-14 / gamma**2`` next to a stationary point.
+    """
+
+    make: Callable[[], pg.Aggregator]
+    host: frozenset[str] = frozenset()
+    ill_conditioned: bool = False
+
+
+CASES = {
+    "upgrad": Case(pg.UPGrad),
+    "upgrad*": Case(lambda: pg.UPGrad().normalized(), DEPENDENT),
+    "greedy-dcp": Case(pg.GreedyDCP, ill_conditioned=True),
+    "dualproj": Case(pg.DualProj),
+    "mean": Case(pg.Mean),
+    "mgda": Case(pg.MGDA),
+    "capped-mgda": Case(lambda: pg.CappedMGDA(eps=0.8)),
+    "clipped-mgda": Case(lambda: pg.ClippedMGDA(cap=0.3), DEPENDENT | {"nearly_stationary"}),
+}
+#: The cases with a kernel of their own, to which the interpreter is limited in the slower tests.
+KERNELS = ("upgrad", "mgda", "capped-mgda") if INTERPRETED else tuple(CASES)
+#: A GPU also takes one and many objectives, and more objectives than parameters.
+SIZES = ((4, 6),) if INTERPRETED else ((1, 3), (2, 3), (4, 3), (4, 6), (16, 20), (20, 10))
 
 
 def solved(rule: pg.Aggregator, J: Tensor) -> DeviceWeights:
@@ -58,46 +82,53 @@ def error(rule: pg.Aggregator, J: Tensor, found: DeviceWeights) -> float:
     return float((d - wanted).norm() / wanted.norm())
 
 
-@rules
+def allowed(case: Case, J: Tensor) -> float:
+    if not case.ill_conditioned:
+        return 1e-8
+    units = J / J.norm(dim=1, keepdim=True).clamp(min=1e-300)
+    return max(1e-8, 1e-14 / max(float(pg.stationarity(pg.gramian(units))), 1e-7) ** 2)
+
+
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_directions_are_those_of_the_host(name: str, family: str) -> None:
-    make, left_to_the_host = RULES[name]
+    case = CASES[name]
     for m, n in SIZES:
         if FAMILIES[family].fits(m, n):
             J = FAMILIES[family].make(m, n, 0)
-            found = solved(make(), J)
+            found = solved(case.make(), J)
             if found.residual <= TRUSTED:
-                assert error(make(), J, found) <= 1e-8, (m, n)
+                assert error(case.make(), J, found) <= allowed(case, J), (m, n)
             else:
-                assert family in left_to_the_host, (m, n)
+                assert family in case.host, (m, n)
 
 
-@rules
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("family", [name for name in HARD if name not in FAMILIES])
 def test_hard_directions_are_those_of_the_host_if_trusted(name: str, family: str) -> None:
-    make, _ = RULES[name]
-    for m, n in ((3, 2), (5, 8)):
+    case = CASES[name]
+    for m, n in SIZES:
         if HARD[family].fits(m, n):
             J = HARD[family].make(m, n, 0)
-            found = solved(make(), J)
-            assert not found.residual <= TRUSTED or error(make(), J, found) <= 1e-8, (m, n)
+            found = solved(case.make(), J)
+            assert not found.residual <= TRUSTED or error(case.make(), J, found) <= allowed(case, J), (m, n)
 
 
-@rules
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("m", [17] if INTERPRETED else [17, 32, 64, 100, 128])
 def test_more_objectives(name: str, m: int) -> None:
-    make, _ = RULES[name]
+    make = CASES[name].make
     J = FAMILIES["badly_scaled_conflicting"].make(m, m + 4, 0)
     found = solved(make(), J)
     assert found.residual <= TRUSTED
     assert error(make(), J, found) <= 1e-8
 
 
-@rules
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("entry", [math.nan, math.inf])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of numpy, in the interpreter
 def test_what_is_not_finite_is_not_trusted(name: str, entry: float) -> None:
-    make, _ = RULES[name]
+    make = CASES[name].make
     G = torch.eye(3, dtype=torch.float64)
     G[0, 1] = G[1, 0] = entry
     found = device_weights(make(), G.to(DEVICE), EPS)
@@ -129,10 +160,36 @@ def test_the_split_is_that_of_the_host(family: str) -> None:
 
 def test_preferences() -> None:
     J = FAMILIES["conflicting"].make(3, 5, 0)
-    rule = pg.UPGrad([1.0, 2.0, 3.0])
-    found = solved(rule, J)
-    assert found.residual <= TRUSTED
-    assert error(rule, J, found) <= 1e-12
+    for rule in (pg.UPGrad([1.0, 2.0, 3.0]), pg.DualProj([1.0, 2.0, 3.0]), pg.Mean([1.0, 2.0, 3.0])):
+        found = solved(rule, J)
+        assert found.residual <= TRUSTED
+        assert error(rule, J, found) <= 1e-12
+        with pytest.raises(pg.ParameterError, match="3 numbers"):
+            solved(rule, FAMILIES["conflicting"].make(4, 5, 0))
+
+
+@pytest.mark.parametrize("cap", [0.25, 0.3, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("zeros", [0, 1, 2, 4])
+def test_caps(cap: float, zeros: int) -> None:
+    """Zero gradients take all that the cap allows."""
+    J = FAMILIES["badly_scaled_conflicting"].make(4, 6, 0)
+    J[:zeros] = 0.0
+    for rule in (pg.CappedMGDA(cap=cap), pg.ClippedMGDA(cap=cap, renormalize=False)):
+        found = solved(rule, J)
+        assert found.residual <= TRUSTED
+        assert error(rule, J, found) <= 1e-12
+        assert found.weights.max() <= cap * (1.0 + 1e-12)
+    assert abs(solved(pg.CappedMGDA(cap=cap), J).weights.sum() - 1.0) <= 1e-14
+    with pytest.raises(pg.InfeasibleCapError):
+        solved(pg.CappedMGDA(cap=0.2), J)
+
+
+def test_a_negative_square_is_not_trusted() -> None:
+    """Cosines of at most one, and yet no Gramian."""
+    G = torch.eye(3, dtype=torch.float64, device=DEVICE) * 1.9 - 0.9
+    found = device_weights(pg.MGDA(), G, EPS)
+    assert found is not None
+    assert not found.residual.cpu() <= TRUSTED
 
 
 @pytest.mark.parametrize(
@@ -177,9 +234,9 @@ def test_too_many_objectives_are_left_to_the_host() -> None:
 
 
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs CUDA")
-@rules
+@pytest.mark.parametrize("name", CASES)
 def test_calls_can_be_captured(name: str) -> None:
-    make, _ = RULES[name]
+    make = CASES[name].make
     families = ("conflicting", "opposite_rows", "badly_scaled")
     matrices = [FAMILIES[family].make(6, 9, 0) for family in families]
     G = pg.gramian(matrices[0]).to(DEVICE)

@@ -1,10 +1,14 @@
-"""Rules that project onto the dual cone, solved on the device: UPGrad."""
+"""Rules that project onto the dual cone, solved on the device: UPGrad, Greedy-DCP and DualProj."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
-from paretograd.aggregators.dual_cone import UPGrad
+from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
+from paretograd.aggregators.named import DualProj
+from paretograd.checks import as_weights
 from paretograd.device.unit import DeviceUnit, DeviceWeights, constant, warps
 
 
@@ -12,37 +16,54 @@ def upgrad(rule: UPGrad, unit: DeviceUnit) -> DeviceWeights:
     """Project every gradient onto the dual cone, then average."""
     from paretograd.device import quadratic_kernels
 
-    m, block = unit.m, unit.block
-    added, residuals = _project(unit, unit.C)
-    weights, residual = unit.norms.new_empty(m), unit.norms.new_empty(())
-    u = _preference(rule.preference, unit)
+    added, _, residuals = _project_each(unit)
+    found = unit.empty()
+    u = preference(rule.preference, unit)
     quadratic_kernels.gather[(1,)](
-        added, residuals, unit.norms, u, weights, residual, m, B=block, num_warps=warps(block)
+        added, residuals, unit.norms, u, *found, unit.m, B=unit.block, num_warps=warps(unit.block)
     )
-    return DeviceWeights(weights, residual)
+    return found
 
 
-def _preference(preference: list[float] | None, unit: DeviceUnit) -> Tensor:
-    """Return the weights of an average, shape ``(m,)``."""
-    if preference is None:
+def greedy_dcp(rule: GreedyDCP, unit: DeviceUnit) -> DeviceWeights:
+    """Return the longest of the projected gradients."""
+    from paretograd.device import quadratic_kernels
+
+    found = unit.empty()
+    quadratic_kernels.longest[(1,)](*_project_each(unit), unit.norms, *found, unit.m, B=unit.block, num_warps=1)
+    return found
+
+
+def dualproj(rule: DualProj, unit: DeviceUnit) -> DeviceWeights:
+    """Project the average gradient onto the dual cone."""
+    from paretograd.device import quadratic_kernels
+
+    found = unit.empty()
+    u = preference(rule.preference, unit)
+    quadratic_kernels.project_sum[(1,)](
+        unit.C, unit.norms, u, *found, unit.m, unit.resolution, B=unit.block, num_warps=warps(unit.block)
+    )
+    return found
+
+
+def preference(values: Sequence[float] | None, unit: DeviceUnit) -> Tensor:
+    """Return the weights of an average, shape ``(m,)``; None for 1/m each."""
+    if values is None:
         return unit.norms.new_full((unit.m,), 1.0 / unit.m)
-    return constant(tuple(preference), unit.norms.device)
+    return constant(tuple(as_weights(values, "preference", unit.m).tolist()), unit.norms.device)
 
 
-def _project(unit: DeviceUnit, slopes: Tensor) -> tuple[Tensor, Tensor]:
-    """Project combinations of unit gradients, given by their slopes, onto the dual cone.
-
-    Args:
-        unit: the Gramian.
-        slopes: inner products of each combination with the unit gradients, shape ``(k, m)``.
+def _project_each(unit: DeviceUnit) -> tuple[Tensor, Tensor, Tensor]:
+    """Project all unit gradients onto the dual cone.
 
     Returns:
-        the coefficients that each projection adds, shape ``(k, m)``, and the residuals, shape ``(k,)``.
+        the coefficients that each projection adds, shape ``(m, m)``, the squared lengths of the projections, and the
+        residuals, shape ``(m,)`` each.
     """
     from paretograd.device import quadratic_kernels
 
-    added, residuals = unit.C.new_empty(slopes.shape), unit.C.new_empty(len(slopes))
-    quadratic_kernels.project[(len(slopes),)](
-        unit.C, slopes, added, residuals, unit.m, unit.resolution, B=unit.block, num_warps=warps(unit.block)
+    added, squares, residuals = unit.C.new_empty(unit.C.shape), unit.C.new_empty(unit.m), unit.C.new_empty(unit.m)
+    quadratic_kernels.project_each[(unit.m,)](
+        unit.C, added, squares, residuals, unit.m, unit.resolution, B=unit.block, num_warps=warps(unit.block)
     )
-    return added, residuals
+    return added, squares, residuals

@@ -42,28 +42,41 @@ def matrix_of(C, h, m, B: tl.constexpr):
 
 
 @triton.jit
-def sweep(T, v, active, k, B: tl.constexpr):
-    # Entry k enters if it is not active and leaves if it is. v holds the minimiser on the active entries and the
-    # slopes of the others.
+def entry_of(T, k, B: tl.constexpr):
+    # T[k, k].
+    i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    return tl.sum(tl.sum(tl.where((i == k) & (j == k), T, 0.0), axis=1), axis=0)
+
+
+@triton.jit
+def sweep(T, active, k, B: tl.constexpr):
+    # Entry k enters if it is not active and leaves if it is.
     r = tl.arange(0, B)
     i, j = r[:, None], r[None, :]
     column = tl.sum(tl.where(j == k, T, 0.0), axis=1)
     row = tl.sum(tl.where(i == k, T, 0.0), axis=0)
-    side = 1.0 - 2.0 * active.to(tl.float64)
-    scale = pick(side, r, k) / pick(column, r, k)
-    value = pick(v, r, k) * scale
-    v = tl.where(r == k, -value, v - side * column * value)
-    inverse = 1.0 / pick(column, r, k)
+    pivot = pick(column, r, k)
+    inverse = 1.0 / tl.where(pivot == 0.0, 1.0, pivot)
+    scale = pick(1.0 - 2.0 * active.to(tl.float64), r, k) * inverse
     T = T - column[:, None] * (row * inverse)[None, :]
     T = tl.where(j == k, (column * scale)[:, None], T)
     T = tl.where(i == k, (row * scale)[None, :], T)
-    T = tl.where((i == k) & (j == k), -inverse, T)
-    return T, v, tl.where(r == k, 1 - active, active)
+    return tl.where((i == k) & (j == k), -inverse, T)
+
+
+@triton.jit
+def moved_by_sweep(T, v, active, k, B: tl.constexpr):
+    # v after the sweep of entry k: the minimiser on the active entries, and the slopes of the others.
+    r = tl.arange(0, B)
+    column = tl.sum(tl.where(r[None, :] == k, T, 0.0), axis=1)
+    side = 1.0 - 2.0 * active.to(tl.float64)
+    value = pick(v, r, k) * pick(side, r, k) / pick(column, r, k)
+    return tl.where(r == k, -value, v - side * column * value)
 
 
 @triton.jit
 def solve(C, h, q, m, resolution, least, B: tl.constexpr):
-    # Returns a and the residual: infinite if the limit was hit, or if the answer depends on distances
+    # Returns a, its slopes, and the residual: infinite if the limit was hit, or if the answer depends on distances
     # below the resolution. Squared distances below `least` count as zero.
     r = tl.arange(0, B)
     T = matrix_of(C, h, m, B)
@@ -97,17 +110,17 @@ def solve(C, h, q, m, resolution, least, B: tl.constexpr):
             lowest = tl.min(waiting, axis=0)
             if lowest < -ROUNDING * (1.0 + tl.max(a, axis=0)):
                 entered = tl.min(tl.where(waiting == lowest, r, B), axis=0)
-                i, j = r[:, None], r[None, :]
-                distance = tl.sum(tl.sum(tl.where((i == entered) & (j == entered), T, 0.0), axis=1), axis=0)
                 moved = 0
-                if distance >= least:
+                if entry_of(T, entered, B) >= least:
                     k = entered
                 else:
                     refused = tl.where(r == entered, 1, refused)
             else:
                 searching = 0
         if k >= 0:
-            T, v, active = sweep(T, v, active, k, B)
+            v = moved_by_sweep(T, v, active, k, B)
+            T = sweep(T, active, k, B)
+            active = tl.where(r == k, 1 - active, active)
         steps += 1
     size = tl.max(a, axis=0)
     wrong = tl.where(a > 0.0, tl.abs(slope), tl.maximum(-slope, 0.0))
@@ -119,18 +132,34 @@ def solve(C, h, q, m, resolution, least, B: tl.constexpr):
     i, j = r[:, None], r[None, :]
     inverse = tl.max(tl.max(tl.where((i == j) & (active == 1)[:, None], -T, 0.0), axis=1), axis=0)
     lost = lost | ((size > TRUSTED) & (inverse * resolution * resolution > 1.0))
-    return a, tl.where(lost, float("inf"), residual)
+    return a, slope, tl.where(lost, float("inf"), residual)
 
 
 @triton.jit
-def project(C, Q, A, residuals, m, resolution, B: tl.constexpr):
-    # Row k of A is what the projection of the combination with slopes Q[k] onto the dual cone adds to it.
+def project_each(C, A, squares, residuals, m, resolution, B: tl.constexpr):
+    # Program k: the projection of unit gradient k onto the dual cone adds row k of A to it; and its squared length.
     k = tl.program_id(0)
     r = tl.arange(0, B)
-    q = tl.load(Q + k * m + r, mask=r < m, other=0.0)
-    a, residual = solve(C, tl.zeros((B,), tl.float64), q, m, resolution, resolution * resolution, B)
+    q = tl.load(C + k * m + r, mask=r < m, other=0.0)
+    a, slope, residual = solve(C, tl.zeros((B,), tl.float64), q, m, resolution, resolution * resolution, B)
     tl.store(A + k * m + r, a, mask=r < m)
+    tl.store(squares + k, pick(slope, r, k) + tl.sum(a * slope, axis=0))
     tl.store(residuals + k, residual)
+
+
+@triton.jit
+def project_sum(C, norms, u, weights, residual, m, resolution, B: tl.constexpr):
+    # Weights of the projection of J.T u onto the dual cone.
+    r = tl.arange(0, B)
+    length = tl.load(norms + r, mask=r < m, other=0.0)
+    share = tl.load(u + r, mask=r < m, other=0.0)
+    scaled = share * length
+    size = tl.max(tl.abs(scaled), axis=0)
+    zero = tl.zeros((B,), tl.float64)
+    q = times(matrix_of(C, zero, m, B), scaled / tl.where(size > 0.0, size, 1.0))
+    a, _slope, left = solve(C, zero, q, m, resolution, resolution * resolution, B)
+    tl.store(weights + r, share + a * (size / tl.where(length > 0.0, length, 1.0)), mask=r < m)
+    tl.store(residual, left)
 
 
 @triton.jit
@@ -143,4 +172,20 @@ def gather(A, residuals, norms, u, weights, residual, m, B: tl.constexpr):
     share = tl.load(u + r, mask=r < m, other=0.0)
     extra = tl.sum((share * length)[:, None] * rows, axis=0) / tl.where(length > 0.0, length, 1.0)
     tl.store(weights + r, share + extra, mask=r < m)
+    tl.store(residual, tl.max(tl.load(residuals + r, mask=r < m, other=0.0), axis=0))
+
+
+@triton.jit
+def longest(A, squares, residuals, norms, weights, residual, m, B: tl.constexpr):
+    # Weights of the longest projection. Lengths that differ by rounding are ties, which go to the first.
+    r = tl.arange(0, B)
+    length = tl.load(norms + r, mask=r < m, other=0.0)
+    top = tl.max(length, axis=0)
+    share = length / tl.where(top > 0.0, top, 1.0)
+    square = share * share * tl.maximum(tl.load(squares + r, mask=r < m, other=0.0), 0.0)
+    most = tl.max(square, axis=0)
+    k = tl.min(tl.where((square >= most - 1e-12 * most) & (r < m), r, B), axis=0)
+    row = tl.load(A + k * m + r, mask=r < m, other=0.0)
+    extra = row * (pick(length, r, k) / tl.where(length > 0.0, length, 1.0))
+    tl.store(weights + r, tl.where(r == k, 1.0, 0.0) + extra, mask=r < m)
     tl.store(residual, tl.max(tl.load(residuals + r, mask=r < m, other=0.0), axis=0))

@@ -65,6 +65,10 @@ class DeviceUnit(NamedTuple):
         """Block size of the kernels: the next power of two of m, at least 16."""
         return block_size(self.m)
 
+    def empty(self) -> DeviceWeights:
+        """Return weights and a residual for a kernel to write."""
+        return DeviceWeights(self.norms.new_empty(self.m), self.norms.new_empty(()))
+
 
 def split(gramian: Tensor, eps: float) -> DeviceUnit:
     """Split a Gramian of shape ``(m, m)`` into cosines and norms, in one launch."""

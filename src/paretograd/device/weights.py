@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
+from paretograd.aggregators.baselines import ClippedMGDA
 from paretograd.aggregators.blend import Blend
-from paretograd.aggregators.dual_cone import UPGrad
+from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.mixed import Mixed
+from paretograd.aggregators.named import MGDA, CappedMGDA, DualProj, Mean
 from paretograd.aggregators.normalized import Normalized
-from paretograd.device import projections
+from paretograd.device import hulls, projections
 from paretograd.device.unit import MOST, DeviceUnit, DeviceWeights, dependence, serves, split
 
 __all__ = ["TRUSTED", "DeviceWeights", "device_weights", "has_device_solver"]
@@ -32,10 +34,16 @@ Solver = Callable[[Any, DeviceUnit], DeviceWeights]
 #: The solver of each rule. Subclasses may solve another problem, so they are not served.
 _SOLVERS: dict[type[Aggregator], Solver] = {
     UPGrad: projections.upgrad,
+    GreedyDCP: projections.greedy_dcp,
+    DualProj: projections.dualproj,
+    Mean: hulls.mean,
+    MGDA: hulls.mgda,
+    CappedMGDA: hulls.capped_mgda,
+    ClippedMGDA: hulls.clipped_mgda,
 }
 
 #: Rules whose weights are not unique if gradients are dependent. The host then returns the smallest to `Normalized`.
-_AMBIGUOUS = frozenset({UPGrad})
+_AMBIGUOUS = frozenset({UPGrad, DualProj})
 
 
 def device_weights(rule: Aggregator, gramian: Tensor, eps: float) -> DeviceWeights | None:

@@ -80,11 +80,21 @@ class CVaR(CoherentRisk):
             self.non_conflicting, self.note = True, WorstCase.note
             self.theorem, self.alternatives = WorstCase.theorem, WorstCase.alternatives
 
+    def cap_for(self, m: int) -> float:
+        """Return the largest weight for m objectives; raise if weights below it cannot sum to one."""
+        cap = self.cap if self.cap is not None else 1.0 / (self.eps * m)  # type: ignore[operator]
+        if cap * m < 1.0 - 1e-12:
+            raise InfeasibleCapError(
+                f"cap={cap:g} leaves no weights that sum to 1 for m={m} objectives; "
+                f"the smallest feasible cap is 1/m = {1 / m:.4g}"
+            )
+        return cap
+
     def value(self, x: Array) -> float:
-        return _spectral_value(x, _capped_spectrum(len(x), _cap_for(self.cap, self.eps, len(x))))
+        return _spectral_value(x, _capped_spectrum(len(x), self.cap_for(len(x))))
 
     def nearest(self, unit: UnitGramian) -> Point:
-        cap = _cap_for(self.cap, self.eps, unit.m)
+        cap = self.cap_for(unit.m)
         return min_norm_point(unit) if cap >= 1.0 else capped_min_norm_point(unit, cap)
 
     def __repr__(self) -> str:
@@ -216,17 +226,6 @@ def _check_cap(cap: float | None, eps: float | None) -> tuple[float | None, floa
     if eps is not None and not 0.0 < as_number(eps, "eps") <= 1.0:
         raise ParameterError(f"eps={eps:g}: the tail fraction must lie in (0, 1]; 1 is the mean, 1/m and below is MGDA")
     return cap, eps
-
-
-def _cap_for(cap: float | None, eps: float | None, m: int) -> float:
-    """Return the largest weight for m objectives; raise if weights below it cannot sum to one."""
-    found = cap if cap is not None else 1.0 / (eps * m)  # type: ignore[operator]
-    if found * m < 1.0 - 1e-12:
-        raise InfeasibleCapError(
-            f"cap={found:g} leaves no weights that sum to 1 for m={m} objectives; "
-            f"the smallest feasible cap is 1/m = {1 / m:.4g}"
-        )
-    return found
 
 
 def _capped_spectrum(m: int, cap: float) -> Array:
