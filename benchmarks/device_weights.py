@@ -40,6 +40,7 @@ RULES: dict[str, Callable[[], pg.Aggregator]] = {
     "upgrad*": lambda: pg.UPGrad().normalized(),
     "greedy-dcp": pg.GreedyDCP,
     "dualproj": pg.DualProj,
+    "cagrad": pg.CAGrad,
     "mgda": pg.MGDA,
     "capped-mgda": lambda: pg.CappedMGDA(eps=0.5),
     "clipped-mgda": lambda: pg.ClippedMGDA(cap=0.3),

@@ -53,13 +53,15 @@ CASES = {
     "upgrad*": Case(lambda: pg.UPGrad().normalized(), DEPENDENT),
     "greedy-dcp": Case(pg.GreedyDCP, ill_conditioned=True),
     "dualproj": Case(pg.DualProj),
+    "cagrad": Case(pg.CAGrad, frozenset({"scaled_duplicates"})),
+    "cagrad(2)": Case(lambda: pg.CAGrad(2.0), frozenset({"scaled_duplicates", "nearly_stationary"}), True),
     "mean": Case(pg.Mean),
     "mgda": Case(pg.MGDA),
     "capped-mgda": Case(lambda: pg.CappedMGDA(eps=0.8)),
     "clipped-mgda": Case(lambda: pg.ClippedMGDA(cap=0.3), DEPENDENT | {"nearly_stationary"}),
 }
 #: The cases with a kernel of their own, to which the interpreter is limited in the slower tests.
-KERNELS = ("upgrad", "mgda", "capped-mgda") if INTERPRETED else tuple(CASES)
+KERNELS = ("upgrad", "cagrad", "mgda", "capped-mgda") if INTERPRETED else tuple(CASES)
 #: A GPU also takes one and many objectives, and more objectives than parameters.
 SIZES = ((4, 6),) if INTERPRETED else ((1, 3), (2, 3), (4, 3), (4, 6), (16, 20), (20, 10))
 

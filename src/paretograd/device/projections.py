@@ -1,4 +1,4 @@
-"""Rules that project onto the dual cone, solved on the device: UPGrad, Greedy-DCP and DualProj."""
+"""Rules that project onto the dual cone, solved on the device: UPGrad, Greedy-DCP, DualProj and CAGrad."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
-from paretograd.aggregators.named import DualProj
+from paretograd.aggregators.named import CAGrad, DualProj
 from paretograd.checks import as_weights
-from paretograd.device.unit import DeviceUnit, DeviceWeights, constant, warps
+from paretograd.device.unit import DeviceUnit, DeviceWeights, constant, dependence, warps
 
 
 def upgrad(rule: UPGrad, unit: DeviceUnit) -> DeviceWeights:
@@ -42,6 +42,22 @@ def dualproj(rule: DualProj, unit: DeviceUnit) -> DeviceWeights:
     u = preference(rule.preference, unit)
     quadratic_kernels.project_sum[(1,)](
         unit.C, unit.norms, u, *found, unit.m, unit.resolution, B=unit.block, num_warps=warps(unit.block)
+    )
+    return found
+
+
+def cagrad(rule: CAGrad, unit: DeviceUnit) -> DeviceWeights:
+    """Return the best worst-case decrease within a ball around the mean gradient."""
+    from paretograd.device import level_kernels
+
+    if rule.c == 0.0:
+        return DeviceWeights(preference(None, unit), unit.norms.new_zeros(()))
+    found = unit.empty()
+    radius = constant((rule.c,), unit.norms.device)
+    level_kernels.conflict_averse[(1,)](
+        *(unit.C, unit.norms, radius, dependence(unit), *found, unit.m, unit.resolution),
+        B=unit.block,
+        num_warps=warps(unit.block),
     )
     return found
 

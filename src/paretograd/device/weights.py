@@ -19,7 +19,7 @@ from paretograd.aggregators.baselines import ClippedMGDA
 from paretograd.aggregators.blend import Blend
 from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.mixed import Mixed
-from paretograd.aggregators.named import MGDA, CappedMGDA, DualProj, Mean
+from paretograd.aggregators.named import MGDA, CAGrad, CappedMGDA, DualProj, Mean
 from paretograd.aggregators.normalized import Normalized
 from paretograd.device import hulls, projections
 from paretograd.device.unit import MOST, DeviceUnit, DeviceWeights, dependence, serves, split
@@ -36,6 +36,7 @@ _SOLVERS: dict[type[Aggregator], Solver] = {
     UPGrad: projections.upgrad,
     GreedyDCP: projections.greedy_dcp,
     DualProj: projections.dualproj,
+    CAGrad: projections.cagrad,
     Mean: hulls.mean,
     MGDA: hulls.mgda,
     CappedMGDA: hulls.capped_mgda,
@@ -43,7 +44,7 @@ _SOLVERS: dict[type[Aggregator], Solver] = {
 }
 
 #: Rules whose weights are not unique if gradients are dependent. The host then returns the smallest to `Normalized`.
-_AMBIGUOUS = frozenset({UPGrad, DualProj})
+_AMBIGUOUS = frozenset({UPGrad, DualProj, CAGrad})
 
 
 def device_weights(rule: Aggregator, gramian: Tensor, eps: float) -> DeviceWeights | None:
