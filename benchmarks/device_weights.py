@@ -41,6 +41,8 @@ RULES: dict[str, Callable[[], pg.Aggregator]] = {
     "greedy-dcp": pg.GreedyDCP,
     "dualproj": pg.DualProj,
     "cagrad": pg.CAGrad,
+    "pcgrad": pg.PCGrad,
+    "pcgrad+": pg.PCGradPlus,
     "mgda": pg.MGDA,
     "capped-mgda": lambda: pg.CappedMGDA(eps=0.5),
     "clipped-mgda": lambda: pg.ClippedMGDA(cap=0.3),

@@ -55,6 +55,8 @@ CASES = {
     "dualproj": Case(pg.DualProj),
     "cagrad": Case(pg.CAGrad, frozenset({"scaled_duplicates"})),
     "cagrad(2)": Case(lambda: pg.CAGrad(2.0), frozenset({"scaled_duplicates", "nearly_stationary"}), True),
+    "pcgrad": Case(pg.PCGrad),
+    "pcgrad+": Case(pg.PCGradPlus),
     "mean": Case(pg.Mean),
     "mgda": Case(pg.MGDA),
     "capped-mgda": Case(lambda: pg.CappedMGDA(eps=0.8)),
@@ -229,6 +231,14 @@ def test_mixed_counts_a_step_only_if_it_is_solved_here() -> None:
     assert rule.position == 1
     assert device_weights(rule, G, EPS) is None
     assert rule.position == 1
+
+
+def test_random_orders_are_left_to_the_host() -> None:
+    G = torch.eye(3, dtype=torch.float64, device=DEVICE)
+    assert device_weights(pg.PCGrad(order="shuffled", seed=0), G, EPS) is None
+    assert device_weights(pg.RGW(seed=0), G, EPS) is None
+    rule, J = pg.PCGrad(reduction="sum"), FAMILIES["conflicting"].make(4, 6, 0)
+    assert error(rule, J, solved(rule, J)) <= 1e-12
 
 
 def test_too_many_objectives_are_left_to_the_host() -> None:

@@ -21,7 +21,8 @@ from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.mixed import Mixed
 from paretograd.aggregators.named import MGDA, CAGrad, CappedMGDA, DualProj, Mean
 from paretograd.aggregators.normalized import Normalized
-from paretograd.device import hulls, projections
+from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
+from paretograd.device import hulls, projections, surgery
 from paretograd.device.unit import MOST, DeviceUnit, DeviceWeights, dependence, serves, split
 
 __all__ = ["TRUSTED", "DeviceWeights", "device_weights", "has_device_solver"]
@@ -37,14 +38,17 @@ _SOLVERS: dict[type[Aggregator], Solver] = {
     GreedyDCP: projections.greedy_dcp,
     DualProj: projections.dualproj,
     CAGrad: projections.cagrad,
+    PCGrad: surgery.pcgrad,
+    PCGradPlus: surgery.pcgrad_plus,
     Mean: hulls.mean,
     MGDA: hulls.mgda,
     CappedMGDA: hulls.capped_mgda,
     ClippedMGDA: hulls.clipped_mgda,
 }
 
-#: Rules whose weights are not unique if gradients are dependent. The host then returns the smallest to `Normalized`.
-_AMBIGUOUS = frozenset({UPGrad, DualProj, CAGrad})
+#: Rules whose weights are not unique if gradients are dependent. Their sum then depends on the solver, and with it the
+#: length of the normalized rule.
+_AMBIGUOUS = frozenset({UPGrad, GreedyDCP, DualProj, CAGrad, PCGradPlus})
 
 
 def device_weights(rule: Aggregator, gramian: Tensor, eps: float) -> DeviceWeights | None:
@@ -78,7 +82,8 @@ def _is_served(rule: Aggregator) -> bool:
         return all(_is_served(part) for part in rule.aggregators)
     if type(rule) is Mixed:
         return _is_served(rule.member() if rule._acting is None else rule._acting)
-    return type(rule) in _SOLVERS
+    # A random order comes from the host's generator.
+    return type(rule) in _SOLVERS and not (type(rule) is PCGrad and rule.order == "shuffled")
 
 
 def _solve(rule: Aggregator, unit: DeviceUnit, least: bool) -> DeviceWeights:
