@@ -41,6 +41,8 @@ RULES: dict[str, Callable[[], pg.Aggregator]] = {
     "greedy-dcp": pg.GreedyDCP,
     "dualproj": pg.DualProj,
     "cagrad": pg.CAGrad,
+    "imtl-g": pg.IMTLG,
+    "config": pg.ConFIG,
     "pcgrad": pg.PCGrad,
     "pcgrad+": pg.PCGradPlus,
     "mgda": pg.MGDA,

@@ -55,6 +55,8 @@ CASES = {
     "dualproj": Case(pg.DualProj),
     "cagrad": Case(pg.CAGrad, frozenset({"scaled_duplicates"})),
     "cagrad(2)": Case(lambda: pg.CAGrad(2.0), frozenset({"scaled_duplicates", "nearly_stationary"}), True),
+    "imtl-g": Case(pg.IMTLG, DEPENDENT | {"nearly_stationary"}),
+    "config": Case(pg.ConFIG, DEPENDENT | {"nearly_stationary"}, ill_conditioned=True),
     "pcgrad": Case(pg.PCGrad),
     "pcgrad+": Case(pg.PCGradPlus),
     "mean": Case(pg.Mean),

@@ -1,4 +1,8 @@
-"""Rules that project onto the dual cone, solved on the device: UPGrad, Greedy-DCP, DualProj and CAGrad."""
+"""Rules that constrain the slopes of the direction, solved on the device.
+
+UPGrad, Greedy-DCP and DualProj project onto the dual cone, CAGrad maximises the least slope, and IMTL-G and ConFIG ask
+for equal slopes.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
+from paretograd.aggregators.equal_angle import IMTLG, ConFIG
 from paretograd.aggregators.named import CAGrad, DualProj
 from paretograd.checks import as_weights
 from paretograd.device.unit import DeviceUnit, DeviceWeights, constant, dependence, warps
+from paretograd.geometry.cones import FLOAT32_ROWS
 
 
 def upgrad(rule: UPGrad, unit: DeviceUnit) -> DeviceWeights:
@@ -56,6 +62,29 @@ def cagrad(rule: CAGrad, unit: DeviceUnit) -> DeviceWeights:
     radius = constant((rule.c,), unit.norms.device)
     level_kernels.conflict_averse[(1,)](
         *(unit.C, unit.norms, radius, dependence(unit), *found, unit.m, unit.resolution),
+        B=unit.block,
+        num_warps=warps(unit.block),
+    )
+    return found
+
+
+def imtl_g(rule: IMTLG, unit: DeviceUnit) -> DeviceWeights:
+    """Return equal inner products with all unit gradients, and weights that sum to one."""
+    return _equal_angles(unit, impartial=True)
+
+
+def config(rule: ConFIG, unit: DeviceUnit) -> DeviceWeights:
+    """Return equal angles to all gradients, and the sum of their projections as length."""
+    return _equal_angles(unit, impartial=False)
+
+
+def _equal_angles(unit: DeviceUnit, impartial: bool) -> DeviceWeights:
+    from paretograd.device import quadratic_kernels
+
+    found = unit.empty()
+    noise = max(FLOAT32_ROWS, 8.0 * unit.eps)
+    quadratic_kernels.equal_angles[(1,)](
+        *(unit.C, unit.norms, *found, unit.m, unit.resolution, noise, impartial),
         B=unit.block,
         num_warps=warps(unit.block),
     )

@@ -189,3 +189,40 @@ def longest(A, squares, residuals, norms, weights, residual, m, B: tl.constexpr)
     extra = row * (pick(length, r, k) / tl.where(length > 0.0, length, 1.0))
     tl.store(weights + r, tl.where(r == k, 1.0, 0.0) + extra, mask=r < m)
     tl.store(residual, tl.max(tl.load(residuals + r, mask=r < m, other=0.0), axis=0))
+
+
+@triton.jit
+def equal_angles(C, norms, weights, residual, m, resolution, noise, IMPARTIAL: tl.constexpr, B: tl.constexpr):
+    # Weights of a direction with equal inner products with all unit gradients, C y = 1. They sum to one (IMTL-G), or
+    # the length of the direction is the sum of the gradients' projections onto it (ConFIG). Dependent gradients, for
+    # which a squared distance is below 1e-6 in the order of the rows, are left to the host.
+    r = tl.arange(0, B)
+    length = tl.load(norms + r, mask=r < m, other=0.0)
+    live = length > 0.0
+    ones = tl.where(live, 1.0, 0.0).to(tl.float64)
+    zero = tl.zeros((B,), tl.float64)
+    T = matrix_of(C, zero, m, B)
+    least = tl.maximum(1e-6, 100.0 * resolution * resolution)
+    k, distance = 0, tl.full((), 1.0, tl.float64)
+    active = tl.zeros((B,), tl.int32)
+    while (k < m) & (distance >= least):
+        distance = entry_of(T, k, B)
+        T = sweep(T, active, k, B)
+        active = tl.where(r == k, 1, active)
+        k += 1
+    y = tl.where(r < m, -times(T, ones), 0.0)
+    cosines = matrix_of(C, zero, m, B)
+    y += tl.where(r < m, times(T, times(cosines, y) - ones), 0.0)
+    wrong = tl.max(tl.where(r < m, tl.abs(times(cosines, y) - ones), 0.0), axis=0) / (1.0 + tl.max(tl.abs(y), axis=0))
+    top = tl.max(length, axis=0)
+    safe = tl.where(live, length, tl.where(top > 0.0, top, 1.0))
+    if IMPARTIAL:
+        w = tl.where(live, y * (tl.min(safe, axis=0) / safe), 0.0)
+        total, size = tl.sum(w, axis=0), tl.sum(tl.abs(w), axis=0)
+        # If the sum is rounding, the formula has no value, and the weights are zero.
+        w = tl.where(tl.abs(total) > noise * size, w / tl.where(total == 0.0, 1.0, total), 0.0)
+    else:
+        total = tl.sum(y, axis=0)
+        w = tl.where(live, y * (tl.sum(length, axis=0) / tl.where(total > 0.0, total, 1.0) / safe), 0.0)
+    tl.store(weights + r, w, mask=r < m)
+    tl.store(residual, tl.where(distance >= least, wrong, float("inf")))

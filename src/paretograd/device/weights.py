@@ -18,6 +18,7 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.baselines import ClippedMGDA
 from paretograd.aggregators.blend import Blend
 from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
+from paretograd.aggregators.equal_angle import IMTLG, ConFIG
 from paretograd.aggregators.mixed import Mixed
 from paretograd.aggregators.named import MGDA, CAGrad, CappedMGDA, DualProj, Mean
 from paretograd.aggregators.normalized import Normalized
@@ -38,6 +39,8 @@ _SOLVERS: dict[type[Aggregator], Solver] = {
     GreedyDCP: projections.greedy_dcp,
     DualProj: projections.dualproj,
     CAGrad: projections.cagrad,
+    IMTLG: projections.imtl_g,
+    ConFIG: projections.config,
     PCGrad: surgery.pcgrad,
     PCGradPlus: surgery.pcgrad_plus,
     Mean: hulls.mean,
