@@ -48,6 +48,11 @@ RULES: dict[str, Callable[[], pg.Aggregator]] = {
     "mgda": pg.MGDA,
     "capped-mgda": lambda: pg.CappedMGDA(eps=0.5),
     "clipped-mgda": lambda: pg.ClippedMGDA(cap=0.3),
+    "entropic-mgda": pg.EntropicMGDA,
+    "nash-mtl": pg.NashMTL,
+    "fairgrad": pg.FairGrad,
+    "pivrg": pg.PIVRG,
+    "power-mean(.5)": lambda: pg.PowerMean(0.5),
 }
 
 

@@ -62,10 +62,14 @@ CASES = {
     "mean": Case(pg.Mean),
     "mgda": Case(pg.MGDA),
     "capped-mgda": Case(lambda: pg.CappedMGDA(eps=0.8)),
+    "nash-mtl": Case(pg.NashMTL, ill_conditioned=True),
+    "fairgrad": Case(pg.FairGrad, ill_conditioned=True),
+    "power-mean(.5)": Case(lambda: pg.PowerMean(0.5)),
+    "entropic-mgda": Case(pg.EntropicMGDA),
     "clipped-mgda": Case(lambda: pg.ClippedMGDA(cap=0.3), DEPENDENT | {"nearly_stationary"}),
 }
 #: The cases with a kernel of their own, to which the interpreter is limited in the slower tests.
-KERNELS = ("upgrad", "cagrad", "mgda", "capped-mgda") if INTERPRETED else tuple(CASES)
+KERNELS = ("upgrad", "cagrad", "mgda", "capped-mgda", "nash-mtl", "entropic-mgda") if INTERPRETED else tuple(CASES)
 #: A GPU also takes one and many objectives, and more objectives than parameters.
 SIZES = ((4, 6),) if INTERPRETED else ((1, 3), (2, 3), (4, 3), (4, 6), (16, 20), (20, 10))
 
@@ -172,6 +176,33 @@ def test_preferences() -> None:
         assert error(rule, J, found) <= 1e-12
         with pytest.raises(pg.ParameterError, match="3 numbers"):
             solved(rule, FAMILIES["conflicting"].make(4, 5, 0))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pg.NashMTL(max_norm=None),
+        pg.FairGrad(0.0),
+        pg.FairGrad(0.5),
+        pg.FairGrad(10.0),
+        pg.PIVRG(),
+        pg.PIVRG([0.0, 30.0, -5.0, 1.0]),
+        pg.PowerMean(1.0),
+        pg.PowerMean(0.9),
+        pg.PowerMean(0.0),
+        pg.PowerMean(-20.0),
+        pg.PowerMean(-math.inf),
+        pg.EntropicMGDA(1e-4),
+        pg.EntropicMGDA(10.0),
+    ],
+    ids=repr,
+)
+def test_parameters(rule: pg.Aggregator) -> None:
+    for family in ("conflicting", "scaled_duplicates"):
+        J = FAMILIES[family].make(4, 6, 0)
+        found = solved(rule, J)
+        assert found.residual <= TRUSTED
+        assert error(rule, J, found) <= 1e-12
 
 
 @pytest.mark.parametrize("cap", [0.25, 0.3, 0.5, 0.9, 1.0])

@@ -20,10 +20,11 @@ from paretograd.aggregators.blend import Blend
 from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
 from paretograd.aggregators.mixed import Mixed
-from paretograd.aggregators.named import MGDA, CAGrad, CappedMGDA, DualProj, Mean
+from paretograd.aggregators.named import MGDA, CAGrad, CappedMGDA, DualProj, EntropicMGDA, Mean, PowerMean
 from paretograd.aggregators.normalized import Normalized
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
-from paretograd.device import hulls, projections, surgery
+from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL
+from paretograd.device import hulls, newton, projections, surgery
 from paretograd.device.unit import MOST, DeviceUnit, DeviceWeights, dependence, serves, split
 
 __all__ = ["TRUSTED", "DeviceWeights", "device_weights", "has_device_solver"]
@@ -47,6 +48,11 @@ _SOLVERS: dict[type[Aggregator], Solver] = {
     MGDA: hulls.mgda,
     CappedMGDA: hulls.capped_mgda,
     ClippedMGDA: hulls.clipped_mgda,
+    NashMTL: newton.nash_mtl,
+    FairGrad: newton.fairgrad,
+    PIVRG: newton.pivrg,
+    PowerMean: newton.power_mean,
+    EntropicMGDA: newton.entropic_mgda,
 }
 
 #: Rules whose weights are not unique if gradients are dependent. Their sum then depends on the solver, and with it the
