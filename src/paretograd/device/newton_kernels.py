@@ -9,7 +9,7 @@ matrix of a Newton step is held in registers. The cosines are read again at each
 import triton
 import triton.language as tl
 
-from paretograd.device.quadratic_kernels import pick, times
+from paretograd.device.quadratic_kernels import pick
 
 
 @triton.jit
@@ -20,26 +20,35 @@ def read_matrix(C, r, m):
 
 
 @triton.jit
-def eliminate(A, b, c, r, rows, least):
-    """Solve ``A x = b`` and ``A y = c`` by Gauss-Jordan elimination of the first ``rows`` rows.
+def times(c, w):
+    """Return ``c w`` for a symmetric c. Sums over rows need no exchange within a warp."""
+    return tl.sum(c * w[:, None], axis=0)
+
+
+@triton.jit
+def eliminate(A, b, c, r, rows, least, TWO: tl.constexpr):
+    """Solve ``A x = b``, and with TWO also ``A y = c``, by symmetric sweeps of the first ``rows`` rows.
 
     A is symmetric with a unit diagonal. A pivot below ``least`` is rounding and is raised to it, which shortens the
     step along directions that change nothing.
     """
-    pivots = tl.zeros_like(b) + 1.0
+    i, j = r[:, None], r[None, :]
     k = 0
     while k < rows:
-        # Entries right of column k are symmetric still, so the column holds the row as well.
-        column = tl.sum(tl.where(r[None, :] == k, A, 0.0), axis=1)
-        pivot = tl.maximum(pick(column, r, k), least)
-        factor = tl.where(r == k, 0.0, column / pivot)
-        row = tl.where(r > k, column, 0.0)
+        row = tl.sum(tl.where(i == k, A, 0.0), axis=0)
+        inverse = 1.0 / tl.maximum(pick(row, r, k), least)
+        factor = row * inverse
         A -= factor[:, None] * row[None, :]
-        b -= factor * pick(b, r, k)
-        c -= factor * pick(c, r, k)
-        pivots = tl.where(r == k, pivot, pivots)
+        A = tl.where(i == k, factor[None, :], A)
+        A = tl.where(j == k, factor[:, None], A)
+        A = tl.where((i == k) & (j == k), -inverse, A)
+        value = pick(b, r, k)
+        b = tl.where(r == k, value * inverse, b - factor * value)
+        if TWO:
+            value = pick(c, r, k)
+            c = tl.where(r == k, value * inverse, c - factor * value)
         k += 1
-    return b / pivots, c / pivots
+    return b, c
 
 
 @triton.jit
@@ -52,7 +61,7 @@ def first_twins(C, r, m):
     rows = tl.where(near > m, m, 0)
     while k < rows:
         row = tl.load(C + k * m + r, mask=r < m, other=0.0)
-        apart = tl.max(tl.abs(read_matrix(C, r, m) - row[None, :]), axis=1)
+        apart = tl.max(tl.abs(read_matrix(C, r, m) - row[:, None]), axis=0)
         same = (apart <= 4e-15) & (first == r) & (r > k) & (r < m)
         first = tl.where(same, tl.sum(tl.where(r == k, first, 0), axis=0), first)
         k += 1
@@ -75,6 +84,14 @@ def log_sums(each, first, r, rows):
 
 
 @triton.jit
+def log_shares(norms, omega, r, m, beta):
+    """Return the logarithms of ``kappa ** (1 / beta)``, where ``C u = kappa u^(-beta)`` for ``u = norms * w``."""
+    log_norm = tl.log(tl.maximum(tl.load(norms + r, mask=r < m, other=1.0), 1e-300))
+    log_omega = tl.log(tl.load(omega + r, mask=r < m, other=1.0))
+    return log_omega + (1.0 - 1.0 / beta) * log_norm, log_norm
+
+
+@triton.jit
 def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constexpr, B: tl.constexpr):
     """Solve ``(G w)_k = (omega_k / w_k) ** beta``; with MEAN, scale w to maximise the power mean (eq. pmean).
 
@@ -86,9 +103,8 @@ def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constex
     real = r < m
     beta = tl.load(exponent)
     norm = tl.load(norms + r, mask=real, other=1.0)
-    log_norm = tl.log(tl.maximum(norm, 1e-300))
-    log_omega = tl.log(tl.load(omega + r, mask=real, other=1.0))
     zero_row = tl.min(norm, axis=0) == 0.0
+    each, _ = log_shares(norms, omega, r, m, beta)
     first = first_twins(C, r, m)
     active = real & (first == r)
     rows = tl.where(tl.min(tl.where(first == r, 1, 0), axis=0) == 1, 0, m)
@@ -105,9 +121,10 @@ def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constex
     stationary = zero_row.to(tl.int32)
     resolved = 0
     # Gramians that are not finite take no step.
-    going = (tl.sum(tl.where(real, norm + log_omega, 0.0), axis=0) < float("inf")).to(tl.int32) * (1 - stationary)
+    going = (tl.abs(tl.sum(each, axis=0)) < float("inf")).to(tl.int32) * (1 - stationary)
     while going == 1:
-        log_kappa = current * log_sums(log_omega + (1.0 - 1.0 / current) * log_norm, first, r, rows)
+        each, _ = log_shares(norms, omega, r, m, current)
+        log_kappa = current * log_sums(each, first, r, rows)
         shift = tl.max(tl.where(active, log_kappa / (1.0 + current), -float("inf")), axis=0)
         target = tl.where(active, log_kappa - (1.0 + current) * shift, 0.0)
         lowest = -300.0 * tl.maximum(current, 1.0)
@@ -165,7 +182,7 @@ def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constex
             scale = tl.where(active, tl.sqrt(w / (w + barrier)), 0.0)
             A = tl.where(r[:, None] == r[None, :], 1.0, c * scale[:, None] * scale[None, :])
             b = scale * (gap + x * miss)
-            b, _ = eliminate(A, b, b, r, tl.where(done == 1, 0, m), 4e-16 * m)
+            b, _ = eliminate(A, b, b, r, tl.where(done == 1, 0, m), 4e-16 * m, False)
             xi = tl.where(active, b / tl.sqrt(tl.maximum(w * (w + barrier), 1e-300)), 0.0)
             eta = miss - current * xi
             falling = tl.where(current <= 1.0, tl.min(eta, axis=0), tl.min(xi, axis=0))
@@ -193,14 +210,14 @@ def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constex
             v = tl.where(rises, v - 1.0, v)
 
     solved = (current == beta) & (resolved == 1) & (best_error <= 2e-16 * (1000.0 + 100.0 * m) * growth)
-    each = log_omega + (1.0 - 1.0 / beta) * log_norm
+    each, log_norm = log_shares(norms, omega, r, m, beta)
     log_kappa = beta * log_sums(each, first, r, rows)
     shift = tl.max(tl.where(active, log_kappa / (1.0 + beta), -float("inf")), axis=0)
     target = log_kappa - (1.0 + beta) * shift
     z = tl.where((z < -30.0) & (v > -30.0), (target - v) / beta, z) + shift
     # Twins split their common weight in a fixed ratio.
-    own = first[:, None] == r[None, :]
-    logs = tl.sum(tl.where(own, (z - log_kappa / beta)[None, :], 0.0), axis=1) + each - log_norm
+    own = r[:, None] == first[None, :]
+    logs = tl.sum(tl.where(own, (z - log_kappa / beta)[:, None], 0.0), axis=0) + each - log_norm
     if MEAN:
         # The weights are x^(p - 1) so far, p = 1 - 1 / beta. The factor M_p(x)^(1 - p) / m is missing.
         p = 1.0 - 1.0 / beta
@@ -261,7 +278,7 @@ def entropic(C, norms, temperature, weights, residual, m, B: tl.constexpr):
         q = norm * root * scale
         A = tl.where(r[:, None] == r[None, :], 1.0, c * q[:, None] * q[None, :])
         right = root * scale
-        x, y = eliminate(A, right * force, right, r, tl.where(done == 1, 0, m), 4e-16 * m)
+        x, y = eliminate(A, right * force, right, r, tl.where(done == 1, 0, m), 4e-16 * m, True)
         x -= (tl.sum(right * x, axis=0) / tl.maximum(tl.sum(right * y, axis=0), 1e-300)) * y
         xi = tl.where(real, x * scale / tl.where(real, root, 1.0), 0.0)
         # Steps in w do not overshoot upwards, steps in log w not downwards. A negligible weight takes the full step.
