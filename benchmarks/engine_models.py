@@ -1,9 +1,8 @@
-"""Models of the engine benchmark: ten tasks, each a small linear head with a squared error, on one shared trunk."""
+"""Problems of the engine benchmark: a model, the data of one step, and the losses; models from plain torch layers."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -11,10 +10,28 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+#: Losses of the models in this file.
 TASKS = 10
 
 #: Outputs of each head.
 OUTPUTS = 16
+
+#: The dtype of autocast for each precision.
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+
+
+class Heads(nn.Module):
+    """Linear heads with squared errors on the features of one shared trunk."""
+
+    def __init__(self, trunk: nn.Module, width: int, tasks: int) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.heads = nn.ModuleList(nn.Linear(width, OUTPUTS) for _ in range(tasks))
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[list[Tensor], Tensor]:
+        features = self.trunk(inputs)
+        pairs = zip(self.heads, targets, strict=True)
+        return [functional.mse_loss(head(features), target) for head, target in pairs], features
 
 
 @dataclass(frozen=True)
@@ -22,66 +39,82 @@ class Problem:
     """A model with the data of one step.
 
     Attributes:
-        trunk: shared by all tasks; returns one row of features per input.
-        heads: one per task.
-        inputs: the batch.
-        targets: shape ``(tasks, batch, outputs)``.
+        model: has a ``trunk`` that all losses share, and a list ``heads`` with one module per loss, or an empty one. It
+            returns the losses, and the features from which the heads compute them, or None.
+        inputs: the arguments of the model. The last one is on the device of the losses.
         precision: the autocast dtype of the forward pass; None for no autocast.
         scaler: scales the losses, for float16.
     """
 
-    trunk: nn.Module
-    heads: nn.ModuleList
-    inputs: Tensor
-    targets: Tensor
+    model: nn.Module
+    inputs: tuple[Tensor, ...]
     precision: torch.dtype | None = None
     scaler: torch.amp.GradScaler | None = None
 
     @property
-    def shared(self) -> list[nn.Parameter]:
-        return list(self.trunk.parameters())
+    def device(self) -> torch.device:
+        return self.inputs[-1].device
 
-    def losses(self) -> tuple[list[Tensor], Tensor]:
-        """Run the forward pass; return one loss per task, and the shared features."""
-        with torch.autocast(self.inputs.device.type, self.precision, enabled=self.precision is not None):
-            features = self.trunk(self.inputs)
-            losses = [
-                functional.mse_loss(head(features), target)
-                for head, target in zip(self.heads, self.targets, strict=True)
-            ]
+    @property
+    def shared(self) -> list[nn.Parameter]:
+        return [param for param in self.model.trunk.parameters() if param.requires_grad]
+
+    @property
+    def own(self) -> list[list[nn.Parameter]]:
+        """Return the parameters of each loss's head; an empty list if there are no heads."""
+        return [list(head.parameters()) for head in self.model.heads]
+
+    def forward(self, *inputs: Tensor) -> tuple[list[Tensor], Tensor | None]:
+        """Return one loss per task, and the shared features."""
+        with torch.autocast(self.device.type, self.precision, enabled=self.precision is not None):
+            losses, features = self.model(*inputs)
         return losses if self.scaler is None else [self.scaler.scale(loss) for loss in losses], features
 
+    def losses(self) -> list[Tensor]:
+        return self.forward(*self.inputs)[0]
+
     def clear(self) -> None:
-        for param in (*self.trunk.parameters(), *self.heads.parameters()):
+        for param in self.model.parameters():
             param.grad = None
 
     def direction(self) -> Tensor:
         """Return the ``.grad`` of the shared parameters after a step, as one vector."""
-        return torch.cat([param.grad.reshape(-1).to(self.targets.device) for param in self.shared])
+        return torch.cat([param.grad.reshape(-1).to(self.device) for param in self.shared])
 
     def copy(self) -> Problem:
-        """Return a copy with separate parameters, so that methods do not share hooks or gradients."""
-        return replace(self, trunk=copy.deepcopy(self.trunk), heads=copy.deepcopy(self.heads))
+        """Return a copy with separate parameters, so that methods do not share hooks or gradients.
 
-    def double(self) -> Problem:
-        own = self.copy()
-        own.trunk.double()
-        own.heads.double()
-        return replace(own, inputs=self.inputs.double(), targets=self.targets.double(), precision=None, scaler=None)
+        Frozen parameters are not copied.
+        """
+        frozen = {id(param): param for param in self.model.parameters() if not param.requires_grad}
+        return replace(self, model=copy.deepcopy(self.model, frozen))
+
+    def converted(self, dtype: torch.dtype) -> Problem:
+        """Return a copy whose parameters and data have this dtype, without autocast."""
+        inputs = tuple(x.to(dtype) if x.is_floating_point() else x for x in self.inputs)
+        return Problem(copy.deepcopy(self.model).to(dtype), inputs)
+
+    def in_precision(self, precision: str) -> Problem:
+        """Return the same problem with autocast to this precision, which is also that of frozen parameters."""
+        dtype = PRECISIONS[precision]
+        for param in self.model.parameters() if dtype else ():
+            if not param.requires_grad:
+                param.data = param.data.to(dtype)
+        return replace(self, precision=dtype)
 
 
-def problem(trunk: nn.Module, width: int, inputs: Tensor, device: str) -> Problem:
+def with_heads(trunk: nn.Module, width: int, inputs: Tensor, device: str, tasks: int = TASKS) -> Problem:
     """Add heads and targets to a trunk with the given number of features."""
-    heads = nn.ModuleList(nn.Linear(width, OUTPUTS) for _ in range(TASKS))
-    targets = torch.randn(TASKS, len(inputs), OUTPUTS)
-    return Problem(trunk.to(device), heads.to(device), inputs.to(device), targets.to(device))
+    model = Heads(trunk, width, tasks)
+    targets = torch.randn(tasks, len(inputs), OUTPUTS)
+    return Problem(model.to(device), (inputs.to(device), targets.to(device)))
 
 
 def mlp(width: int, batch: int, device: str) -> Problem:
     torch.manual_seed(0)
     widths = [512, width, width, width, width]
     layers = [layer for before, after in pairwise(widths) for layer in (nn.Linear(before, after), nn.ReLU())]
-    return problem(nn.Sequential(*layers), width, torch.randn(batch, 512), device)
+    return with_heads(nn.Sequential(*layers), width, torch.randn(batch, 512), device)
 
 
 class Encoder(nn.Module):
@@ -98,7 +131,7 @@ class Encoder(nn.Module):
 
 def transformer(width: int, layers: int, batch: int, tokens: int, device: str) -> Problem:
     torch.manual_seed(0)
-    return problem(Encoder(width, layers), width, torch.randn(batch, tokens, width), device)
+    return with_heads(Encoder(width, layers), width, torch.randn(batch, tokens, width), device)
 
 
 class Block(nn.Module):
@@ -135,7 +168,7 @@ def resnet_trunk() -> nn.Sequential:
 def resnet(batch: int, pixels: int, device: str) -> Problem:
     torch.manual_seed(0)
     trunk = resnet_trunk().eval()  # BatchNorm with fixed statistics, so every method can differentiate it
-    return problem(trunk, 512, torch.randn(batch, 3, pixels, pixels), device)
+    return with_heads(trunk, 512, torch.randn(batch, 3, pixels, pixels), device)
 
 
 def small_cnn(device: str) -> Problem:
@@ -145,7 +178,7 @@ def small_cnn(device: str) -> Problem:
         *(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU()),
         *(nn.Conv2d(32, 64, 3, 2, 1), nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()),
     )
-    return problem(trunk, 256, torch.randn(32, 3, 16, 16), device)
+    return with_heads(trunk, 256, torch.randn(32, 3, 16, 16), device)
 
 
 class Move(nn.Module):
@@ -165,25 +198,9 @@ def two_devices(device: str) -> Problem:
     below = nn.Sequential(nn.Linear(64, 96), nn.ReLU())
     above = nn.Sequential(nn.Linear(96, 128), nn.ReLU(), nn.Linear(128, 64)).to(device)
     inputs = torch.randn(32, 64)
-    found = replace(problem(nn.Sequential(below, Move(device), above), 64, inputs, device), inputs=inputs)
-    below.to("cpu")  # `problem` moved the whole trunk to the device
-    return found
-
-
-#: By device and name: the description of a model on the page, and the function that builds it.
-MODELS: dict[str, dict[str, tuple[str, Callable[[], Problem]]]] = {
-    "cpu": {
-        "mlp": ("MLP 512 to 4 x 1,024, batch 64", lambda: mlp(1024, 64, "cpu")),
-    },
-    "cuda": {
-        "mlp": ("MLP 512 to 4 x 2,048, batch 256", lambda: mlp(2048, 256, "cuda")),
-        "transformer": (
-            "Transformer encoder, 6 layers of width 512 with 8 heads, 32 x 64 tokens",
-            lambda: transformer(512, 6, 32, 64, "cuda"),
-        ),
-        "resnet": ("ResNet-18, BatchNorm in eval mode, 64 images of 64 x 64", lambda: resnet(64, 64, "cuda")),
-    },
-}
+    found = with_heads(nn.Sequential(below, Move(device), above), 64, inputs, device)
+    below.to("cpu")  # `with_heads` moved the whole trunk to the device
+    return replace(found, inputs=(inputs, found.inputs[1]))
 
 
 def checks(device: str) -> dict[str, Problem]:

@@ -3,23 +3,197 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from common import ROOT, fill, markdown_table
-from engine_methods import OURS, PEER, PLAIN
+from engine_cases import CASES
+from engine_methods import AUTO, CAPTURED, FLOOR, LOOP, PEER, PLAIN
+from engine_models import PRECISIONS
 
 PAGE = ROOT / "docs" / "engine-benchmark.md"
 RESULTS = ROOT / "benchmarks" / "results"
-COMBINE = "combine"  # name of the benchmark with a given Jacobian
 
-#: Fractions of TorchJD's best time and memory, and of the time to read the Jacobian twice.
-TARGETS = {"cpu": (1 / 3, 1 / 3), "cuda": (0.6, 0.4)}
+#: Names of the two parts that are not models: small checks of the engines, and a given Jacobian.
+CHECKS, COMBINE = "checks", "combine"
+
+#: Version of the format of the results.
+FORMAT = 2
+
+Section = dict[str, Any]
+Table = list[list[str]]
+
+
+def part_key(name: str, precision: str | None) -> str:
+    return name if precision is None else f"{name}, {precision}"
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return the results in the file; None if there is no file, or if it is of an earlier format."""
+    results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return results if results.get("format") == FORMAT else None
+
+
+def models(results: dict[str, Any]) -> list[Section]:
+    """Return the sections of the models that were measured, in the order of `CASES`."""
+    keys = (part_key(name, precision) for name in CASES[results["device"]] for precision in PRECISIONS)
+    return [results["parts"][key] for key in keys if key in results["parts"]]
+
+
+def least(section: Section, match: Callable[[str], bool], key: str) -> float | None:
+    """Return the smallest value among the methods whose label matches."""
+    found = [r.get(key) for r in section["methods"] if match(r["method"]) and not r["failure"]]
+    return min((value for value in found if value is not None), default=None)
+
+
+def ratio(section: Section, subject: str, rivals: Callable[[str], bool], key: str) -> float | None:
+    """Return the ratio to the best of the rivals; infinity if the subject failed, and None if all its rivals did."""
+    mine, theirs = least(section, lambda label: label == subject, key), least(section, rivals, key)
+    if not theirs:
+        return None
+    return math.inf if mine is None else mine / theirs
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio that should not exceed a limit on any model, or in the geometric mean.
+
+    Attributes:
+        subject: label of the method.
+        rivals: selects the methods by their labels; the least of their numbers counts.
+        key: of the compared number.
+        limit: the greatest ratio.
+        words: what is compared with what.
+        precisions: those in which it is required.
+        mean: compare the geometric mean over the models.
+        only: name of the model to which it applies; None for all.
+    """
+
+    subject: str
+    rivals: Callable[[str], bool]
+    key: str
+    limit: float
+    words: str
+    precisions: tuple[str, ...] = tuple(PRECISIONS)
+    mean: bool = False
+    only: str | None = None
+
+    def verdict(self, sections: list[Section]) -> list[str] | None:
+        """Return the target, whether it is met, and the numbers; None if no model tells."""
+        ratios = {
+            f"{section['name']}, {section['precision']}": found
+            for section in sections
+            if section["precision"] in self.precisions and self.only in (None, section["name"])
+            if (found := ratio(section, self.subject, self.rivals, self.key)) is not None
+        }
+        if not ratios:
+            return None
+        worst = max(ratios, key=lambda name: ratios[name])
+        if self.mean:
+            value = math.prod(ratios.values()) ** (1 / len(ratios))
+            shown = f"{value:.2f} over {len(ratios)} models"
+        else:
+            value = ratios[worst]
+            shown = f"{value:.2f} ({worst}), the greatest of {len(ratios)}"
+        if math.isinf(value):
+            shown = f"failed on {', '.join(name for name, value in ratios.items() if math.isinf(value))}"
+        asked = f"{self.words} at most {self.limit:g}{', in the geometric mean' if self.mean else ''}"
+        return [asked, "met" if value <= self.limit else "short", shown]
+
+
+def is_floor(label: str) -> bool:
+    return label == FLOOR
+
+
+def is_loop(label: str) -> bool:
+    return label == LOOP
+
+
+def is_peer(label: str) -> bool:
+    return label.startswith(PEER)
+
+
+def is_rival(label: str) -> bool:
+    return is_loop(label) or is_peer(label)
+
+
+def _captured(precision: str, each: float, mean: float) -> list[Target]:
+    words = f"captured step in {precision}, time over TorchJD's least:"
+    return [
+        Target(CAPTURED, is_peer, "median_ms", each, words, (precision,)),
+        Target(CAPTURED, is_peer, "median_ms", mean, words, (precision,), mean=True),
+    ]
+
+
+def _no_worse(key: str, limit: float, what: str) -> Target:
+    words = f"MLP, {what} of `auto` over TorchJD's least, as with the first engine:"
+    return Target(AUTO, is_peer, key, limit, words, ("float32",), only="MLP")
+
+
+_EAGER = [
+    Target(AUTO, is_rival, "median_ms", 1.03, "`auto`, time over the least of the loop and TorchJD:"),
+    Target(AUTO, is_rival, "extra_mib", 1.05, "`auto`, memory over the least of the loop and TorchJD:"),
+]
+
+#: Of each device. The ratios of the MLP on the CPU are those that the first version of the engine reached.
+TARGETS = {
+    "cpu": [
+        *_EAGER,
+        _no_worse("median_ms", 0.22, "time"),
+        _no_worse("extra_mib", 0.21, "memory"),
+        _no_worse("untuned_mib", 0.31, "memory under glibc's defaults"),
+    ],
+    "cuda": [
+        Target(CAPTURED, is_floor, "median_ms", 1.12, "captured step in bfloat16, time over the floor:", ("bfloat16",)),
+        *_captured("bfloat16", 0.8, 0.6),
+        *_captured("float32", 1.0, 0.75),
+        *_EAGER,
+    ],
+}
+
+#: Largest time of a rule on a given Jacobian, in units of the time to read the Jacobian twice.
 COMBINE_TARGET = 1.25
 
 
-def cells(record: dict[str, Any], reference: float | None) -> list[str]:
+def verdicts(results: dict[str, Any]) -> Table:
+    """Return each target, whether it is met, and the numbers."""
+    sections = models(results)
+    found = [target.verdict(sections) for target in TARGETS[results["device"]]]
+    if section := results["parts"].get(COMBINE):
+        mine = least(section, lambda label: label.startswith("paretograd"), "median_ms")
+        reading = least(section, lambda label: label == section["reading"], "median_ms")
+        if mine is not None and reading:
+            asked = f"combining, time over reading the Jacobian twice: at most {COMBINE_TARGET}"
+            met = "met" if mine <= COMBINE_TARGET * reading else "short"
+            found.append([asked, met, f"{mine / reading:.2f}: {mine:.3g} ms over {reading:.3g}"])
+    return [["target", "", "numbers"], *(verdict for verdict in found if verdict)]
+
+
+def summary(results: dict[str, Any]) -> Table:
+    """Return the ratios on each model of which the targets speak."""
+    columns = {
+        "captured / floor": (CAPTURED, is_floor, "median_ms"),
+        "captured / TorchJD": (CAPTURED, is_peer, "median_ms"),
+        "auto / loop": (AUTO, is_loop, "median_ms"),
+        "auto / TorchJD": (AUTO, is_peer, "median_ms"),
+        "memory, auto / loop": (AUTO, is_loop, "extra_mib"),
+        "memory, auto / TorchJD": (AUTO, is_peer, "extra_mib"),
+    }
+    if results["device"] == "cpu":
+        columns = {name: column for name, column in columns.items() if CAPTURED not in column}
+    lines = [["model", "precision", *columns]]
+    for section in models(results):
+        ratios = (ratio(section, *column) for column in columns.values())
+        shown = ("-" if value is None else "failed" if math.isinf(value) else f"{value:.2f}" for value in ratios)
+        lines.append([section["name"], section["precision"], *shown])
+    return lines
+
+
+def cells(record: dict[str, Any], unit: float | None, keys: list[str]) -> list[str]:
     def shown(value: float | None, form: Callable[[float], str]) -> str:
         return "-" if value is None else form(value)
 
@@ -29,117 +203,101 @@ def cells(record: dict[str, Any], reference: float | None) -> list[str]:
     def mebibytes(value: float) -> str:
         return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}"
 
-    ratio = None if reference is None or record["median_ms"] is None else record["median_ms"] / reference
+    ratio = None if unit is None or record["median_ms"] is None else record["median_ms"] / unit
     return [
         record["method"],
         *(shown(record[key], milliseconds) for key in ("median_ms", "best_ms")),
         shown(ratio, lambda value: f"{value:.2f}"),
-        *(shown(record[key], mebibytes) for key in ("extra_mib", "untuned_mib") if key in record),
+        *(shown(record.get(key), mebibytes) for key in keys),
         shown(record["error"], lambda value: f"{value:.0e}"),
     ]
 
 
-def tables(results: dict[str, Any]) -> Iterable[tuple[str, list[list[str]]]]:
-    """Return the title and the rows of each table, headings first."""
-    for section in (*results["models"], *([results["combining"]] if results.get("combining") else [])):
-        reference_name = section.get("reading", PLAIN)
-        title = section["name"]
-        if "shared" in section:
-            title += f"; {section['shared'] / 1e6:.1f} million shared parameters"
-        reference = _value(section, lambda name, wanted=reference_name: name == wanted, "median_ms")
-        headings = ["method", "median, ms", "best, ms", f"times {reference_name}", "extra memory, MiB"]
-        headings += ["glibc's defaults, MiB", "error"] if "untuned_mib" in section["methods"][0] else ["error"]
-        yield title, [headings, *(cells(record, reference) for record in section["methods"])]
+def method_table(section: Section) -> Table:
+    """Return the rows of one model, headings first."""
+    name = section.get("reading", PLAIN)
+    unit = least(section, lambda label: label == name, "median_ms")
+    headings, keys = ["method", "median, ms", "best, ms", f"times {name}", "extra memory, MiB"], ["extra_mib"]
+    if any("untuned_mib" in record for record in section["methods"]):
+        headings.append("glibc's defaults, MiB")
+        keys.append("untuned_mib")
+    return [[*headings, "error"], *(cells(record, unit, keys) for record in section["methods"])]
 
 
-def _value(section: dict[str, Any], match: Callable[[str], bool], key: str) -> float | None:
-    """Return the smallest value among the methods whose name matches."""
-    found = [r[key] for r in section["methods"] if match(r["method"]) and r[key] is not None]
-    return min(found, default=None)
-
-
-def verdicts(results: dict[str, Any]) -> list[tuple[str, bool, str]]:
-    """Return each target, whether it is met, and the numbers."""
-    found = []
-    for section in results["models"]:
-        time, memory = TARGETS[results["device"]]
-        asks = [("median_ms", time, "time", "ms"), ("extra_mib", memory, "memory", "MiB")]
-        if "untuned_mib" in section["methods"][0]:
-            asks.append(("untuned_mib", memory, "memory under glibc's defaults", "MiB"))
-        for key, factor, what, unit in asks:
-            mine = _value(section, lambda name: name == OURS, key)
-            theirs = _value(section, lambda name: name.startswith(PEER), key)
-            if mine is not None and theirs:
-                asked = f"{section['name']}: {what} at most {factor:.2g} of TorchJD's least"
-                shown = f"{mine:.3g} {unit} against {theirs:.3g}: {mine / theirs:.2f}"
-                found.append((asked, mine <= factor * theirs, shown))
-    if section := results.get("combining"):
-        mine = _value(section, lambda name: name.startswith("paretograd"), "median_ms")
-        reading = _value(section, lambda name: name == section["reading"], "median_ms")
-        if mine is not None and reading:
-            shown = f"{mine:.3g} ms against {reading:.3g}: {mine / reading:.2f}"
-            asked = f"combining: at most {COMBINE_TARGET} of reading the Jacobian twice"
-            found.append((asked, mine <= COMBINE_TARGET * reading, shown))
-    return found
-
-
-def check_lines(results: dict[str, Any]) -> list[list[str]]:
-    found = [["model", "auto", "gramian", "jacobian", "naive loop against float64"]]
-    for record in results.get("correctness", []):
+def check_table(section: Section) -> Table:
+    engines = [key for key in section["records"][0] if "," not in key and key not in ("name", "failures", "loop")]
+    found = [["model", *engines, "loop against float64"]]
+    for record in section["records"]:
         line = [record["name"]]
-        for key, flag in (*((e, e) for e in ("auto", "gramian", "jacobian")), ("naive against float64", "naive")):
-            skipped = "" if record[f"{flag}, step taken"] is not False else " (step skipped)"
+        for key in (*engines, "loop"):
+            skipped = "" if record[f"{key}, step taken"] is not False else " (step skipped)"
             line.append("-" if record[key] is None else f"{record[key]:.0e}{skipped}")
         found.append(line)
     return found
 
 
+def notes(section: Section) -> list[str]:
+    """Return what a table of methods does not show: the reference of the errors, ways and failures."""
+    found = []
+    if "reference" in section:
+        own = f", whose own error against float32 is {section['loop_error']:.0e}" if "loop_error" in section else ""
+        found.append(f"{section['repeats']} repetitions. Errors are against the loop in {section['reference']}{own}.")
+    for record in section["methods"]:
+        if record.get("how") and record["method"] == AUTO:
+            found.append(f"{record['method']}: {record['how']}.")
+        if record["failure"]:
+            found.append(f"{record['method']} failed: `{record['failure']}`")
+    return found
+
+
+def parts(results: dict[str, Any]) -> Iterator[tuple[str, Table, list[str], int]]:
+    """Return title, table, notes, and number of left-aligned columns of each part."""
+    yield "Targets", verdicts(results), [], 3
+    yield "Ratios", summary(results), [], 2
+    if section := results["parts"].get(CHECKS):
+        note = "Relative difference of the direction from the loop's in the same precision, and the loop's own error."
+        yield "Correctness", check_table(section), [note], 1
+    for section in models(results):
+        title = f"{section['name']} in {section['precision']}: {section['detail']}; {section['losses']} losses,"
+        title += f" {section['shared'] / 1e6:.1f} million shared parameters"
+        yield title, method_table(section), notes(section), 1
+    if section := results["parts"].get(COMBINE):
+        yield section["name"], method_table(section), notes(section), 1
+
+
+def machines(results: dict[str, Any]) -> list[str]:
+    """Return the distinct descriptions of the machine, and the load averages."""
+    found = list(dict.fromkeys(part["machine"] for part in results["parts"].values()))
+    loads = [load for part in results["parts"].values() for load in part["load"]]
+    return [f"Measured on: {'; and on: '.join(found)}.", f"Load average {min(loads):.1f} to {max(loads):.1f}."]
+
+
 def console(results: dict[str, Any]) -> str:
-    lines = [results["machine"], f"load average {results['load'][0]:.1f} to {results['load'][1]:.1f}"]
-    parts = list(tables(results))
-    if results.get("correctness"):
-        parts.insert(0, ("Correctness: direction against the naive loop's", check_lines(results)))
-    for title, table in parts:
+    lines = machines(results)
+    for title, table, remarks, names in parts(results):
         widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
         lines += ["", title]
-        lines += [
-            "  ".join(x.ljust(w) if i == 0 else x.rjust(w) for i, (x, w) in enumerate(zip(row, widths, strict=True)))
-            for row in table
-        ]
-    lines += ["", "Targets"]
-    lines += [f"  {'met  ' if met else 'short'}  {asked} ({shown})" for asked, met, shown in verdicts(results)]
+        for row in table:
+            padded = (x.ljust(w) if i < names else x.rjust(w) for i, (x, w) in enumerate(zip(row, widths, strict=True)))
+            lines.append("  ".join(padded).rstrip())
+        lines += remarks
     return "\n".join(lines)
 
 
 def markdown(results: dict[str, Any]) -> str:
     """Return the section of the page for one device."""
-    lines = [f"## {'GPU' if results['device'] == 'cuda' else 'CPU'}", "", f"Measured on: {results['machine']}."]
-    lines += [f"{results['repeats']} repetitions. Load average {results['load'][0]:.1f} before and"]
-    lines[-1] += f" {results['load'][1]:.1f} after the run."
-    if results.get("correctness"):
-        lines += ["", "### Correctness", "", "Relative difference of the direction from the naive loop's, in the same"]
-        lines[-1] += " precision; the last column is the naive loop's own error."
-        lines += ["", *markdown_table(*_headed(check_lines(results)))]
-    for title, table in tables(results):
-        lines += ["", f"### {title}", "", *markdown_table(*_headed(table))]
-    for section in (*results["models"], *([results["combining"]] if results.get("combining") else [])):
-        lines += [f"\n{r['method']} failed: `{r['failure']}`" for r in section["methods"] if r["failure"]]
-    if found := verdicts(results):
-        body = [[asked, "met" if met else "short", shown] for asked, met, shown in found]
-        lines += ["", "### Targets", "", *markdown_table(["target", "", "numbers"], body, names=3)]
+    lines = [f"## {'GPU' if results['device'] == 'cuda' else 'CPU'}", "", *machines(results)]
+    for title, table, remarks, names in parts(results):
+        lines += ["", f"### {title}", "", *markdown_table(table[0], table[1:], names)]
+        lines += [line for remark in remarks for line in ("", remark)]
     return "\n".join(lines)
 
 
-def _headed(table: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    return table[0], table[1:]
-
-
 def render() -> None:
-    """Update the tables on the page from the saved results."""
-    blocks = []
-    for device in TARGETS:
-        path = RESULTS / f"engine-{device}.json"
-        if path.exists():
-            blocks.append(markdown(json.loads(path.read_text())))
-    fill(PAGE, "\n\n".join(blocks))
-    print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
+    """Update the tables of the devices with saved results; the tables of others stay as they are."""
+    for device in CASES:
+        if results := read(RESULTS / f"engine-{device}.json"):
+            fill(PAGE, markdown(results), *(f"<!-- {edge} generated: {device} -->" for edge in ("begin", "end")))
+            print(f"updated the tables of {device} in {PAGE.relative_to(ROOT)}", file=sys.stderr)
+        else:
+            print(f"no results for {device}: its tables stay as they are", file=sys.stderr)
