@@ -33,11 +33,12 @@ from engine_models import PRECISIONS
 from engine_report import CHECKS, COMBINE, FORMAT, RESULTS, console, part_key, read, render
 
 
-def machine(device: str) -> str:
+def machine(device: str, with_torchjd: bool) -> str:
     """Describe the device and the versions of the packages that take part."""
     name = f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}" if device == "cuda" else processor()
     threads = f"; {torch.get_num_threads()} of {os.cpu_count()} threads" if device == "cpu" else ""
-    packages = [name for name in ("torch", "torchjd", "transformers", "peft") if find_spec(name)]
+    others = ("torchjd", "transformers", "peft") if with_torchjd else ("transformers", "peft")
+    packages = ["torch", *(package for package in others if find_spec(package))]
     return f"{name}{threads}; Python {platform.python_version()}, {', '.join(f'{p} {_version(p)}' for p in packages)}"
 
 
@@ -75,7 +76,7 @@ def run(arguments: argparse.Namespace, parts: list[tuple[str, str | None]], path
             given = (problem, precision, with_torchjd, arguments.repeats, arguments.seconds)
             part = measure(arguments.device, name, *given)
             del problem, given  # they occupy the device
-        part |= {"machine": machine(arguments.device), "load": [load, os.getloadavg()[0]]}
+        part |= {"machine": machine(arguments.device, with_torchjd), "load": [load, os.getloadavg()[0]]}
         merge(path, arguments.device, key, part)
         gc.collect()
         if arguments.device == "cuda":

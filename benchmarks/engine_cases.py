@@ -172,8 +172,8 @@ CASES: dict[str, dict[str, Case]] = {
         "vit": Case("ViT-B/16", "32 images of 224 x 224", lambda: vit("cuda", 32)),
         "gpt2": Case("GPT-2 small", "four domains of 8 x 128 tokens", lambda: gpt2("cuda", 8, 128)),
         "llama": Case(
-            "Llama 1B, LoRA of rank 16",
-            "8 x 128 tokens in four groups",
+            "Llama 1B with LoRA",
+            "rank 16, 8 x 128 tokens in four groups",
             lambda: llama("cuda", 8, 128, **LLAMA_1B),
             exact=False,
         ),

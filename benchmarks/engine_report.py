@@ -85,7 +85,7 @@ class Target:
     def verdict(self, sections: list[Section]) -> list[str] | None:
         """Return the target, whether it is met, and the numbers; None if no model tells."""
         ratios = {
-            f"{section['name']}, {section['precision']}": found
+            f"{section['name']} in {section['precision']}": found
             for section in sections
             if section["precision"] in self.precisions and self.only in (None, section["name"])
             if (found := ratio(section, self.subject, self.rivals, self.key)) is not None
@@ -95,7 +95,7 @@ class Target:
         worst = max(ratios, key=lambda name: ratios[name])
         if self.mean:
             value = math.prod(ratios.values()) ** (1 / len(ratios))
-            shown = f"{value:.2f} over {len(ratios)} models"
+            shown = f"{value:.2f}, the mean of {len(ratios)}"
         else:
             value = ratios[worst]
             shown = f"{value:.2f} ({worst}), the greatest of {len(ratios)}"
@@ -244,7 +244,7 @@ def notes(section: Section) -> list[str]:
         found.append(f"{section['repeats']} repetitions. Errors are against the loop in {section['reference']}{own}.")
     for record in section["methods"]:
         if record.get("how") and record["method"] == AUTO:
-            found.append(f"{record['method']}: {record['how']}.")
+            found.append(f"{record['method']}: {record['how'].removesuffix('.')}.")
         if record["failure"]:
             found.append(f"{record['method']} failed: `{record['failure']}`")
     return found

@@ -120,10 +120,10 @@ def test_verdicts_follow_from_the_numbers() -> None:
     found = {asked: (met, numbers) for asked, met, numbers in verdicts(results)[1:]}
     each = "captured step in bfloat16, time over TorchJD's least: at most"
     assert found["captured step in bfloat16, time over the floor: at most 1.12"][0] == "met"
-    assert found[f"{each} 0.8"] == ("short", "0.85 (ViT, bfloat16), the greatest of 2")
-    assert found[f"{each} 0.6, in the geometric mean"] == ("met", "0.58 over 2 models")  # sqrt(0.4 * 0.85)
+    assert found[f"{each} 0.8"] == ("short", "0.85 (ViT in bfloat16), the greatest of 2")
+    assert found[f"{each} 0.6, in the geometric mean"] == ("met", "0.58, the mean of 2")  # sqrt(0.4 * 0.85)
     rivals = "`auto`, time over the least of the loop and TorchJD: at most 1.03"
-    assert found[rivals] == ("short", "1.25 (ViT, bfloat16), the greatest of 2")
+    assert found[rivals] == ("short", "1.25 (ViT in bfloat16), the greatest of 2")
     assert not any("float32" in asked for asked in found)
 
 
@@ -136,9 +136,9 @@ def test_a_failed_method_misses_its_target_and_a_failed_rival_is_not_counted() -
     )
     found = {asked: (met, numbers) for asked, met, numbers in verdicts(results)[1:]}
     floor = "captured step in bfloat16, time over the floor: at most 1.12"
-    assert found[floor] == ("short", "failed on BERT, bfloat16")
+    assert found[floor] == ("short", "failed on BERT in bfloat16")
     rivals = "`auto`, time over the least of the loop and TorchJD: at most 1.03"
-    assert found[rivals] == ("met", "1.00 (BERT, bfloat16), the greatest of 2")
+    assert found[rivals] == ("met", "1.00 (BERT in bfloat16), the greatest of 2")
     assert summary(results)[1:] == [
         ["BERT", "bfloat16", "failed", "failed", "1.00", "0.80", "1.00", "0.80"],
         ["ViT", "bfloat16", "-", "-", "1.00", "-", "1.00", "-"],
