@@ -67,9 +67,12 @@ def ours(engine: str, first_steps: int = 0) -> Method:
 
 
 def captured(problem: Problem) -> Step:
+    """Capture a step in a CUDA graph. Raise an error if it would run eagerly instead."""
     replay = pg.capture(lambda *inputs: problem.forward(*inputs)[0], pg.UPGrad(), params=problem.model)
     for _ in range(FIRST_STEPS):
         replay(*problem.inputs)
+    if replay.reason is not None:
+        raise RuntimeError(f"not captured: {replay.reason}")
     return lambda: replay(*problem.inputs)
 
 
