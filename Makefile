@@ -19,10 +19,14 @@ NUMERICAL  := $(patsubst %,tests/aggregators/test_%.py,exactness properties equa
 FLOWER_VENV := .venv-flower
 FLOWER_PIP  := $(FLOWER_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-flower.txt
 
+# Only the tests of real architectures need their libraries, 300 MB without torch.
+MODELS_VENV := .venv-models
+MODELS_PIP  := $(MODELS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:   # two pips in one environment would race
-.PHONY: help demo test test-processors test-kernels test-flower fuzz lint types imports docs bench clean
+.PHONY: help demo test test-processors test-kernels test-flower test-models fuzz lint types imports docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +51,9 @@ test-kernels: $(VENV)/.stamp-test-kernels  ## test the GPU kernels with Triton's
 test-flower: $(FLOWER_VENV)/.stamp  ## test the Flower strategy: unit tests, and the example app simulated and deployed
 	OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest -c tests_flower/pytest.ini tests_flower $(ARGS)
 
+test-models: $(MODELS_VENV)/.stamp  ## test backward on real architectures, small and with random weights
+	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(MODELS_VENV)/bin/python -m pytest -c tests_models/pytest.ini tests_models $(ARGS)
+
 fuzz: $(VENV)/.stamp-test  ## check every rule on 200,000 hard Jacobians, about an hour; ARGS="--seconds 60" for less
 	$(BIN)/python benchmarks/fuzz.py --workers $(WORKERS) $(ARGS)
 
@@ -69,8 +76,8 @@ bench: $(VENV)/.stamp-bench  ## compare the time and accuracy of the solvers wit
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/solvers.py
 
 clean:  ## remove the virtual environments and all generated files
-	rm -rf $(VENV) $(FLOWER_VENV) site demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests tests_flower examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	rm -rf $(VENV) $(FLOWER_VENV) $(MODELS_VENV) site demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests tests_flower tests_models examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Install torch first and alone, so that no dependent package can pick another build.
 $(VENV)/.stamp-torch: constraints.txt
@@ -91,4 +98,11 @@ $(FLOWER_VENV)/.stamp: constraints-flower.txt pyproject.toml
 	@$(PYTHON) -m venv $(FLOWER_VENV)
 	@$(FLOWER_PIP) torch
 	@$(FLOWER_PIP) -e '.[test-flower]'
+	@touch $@
+
+$(MODELS_VENV)/.stamp: constraints.txt pyproject.toml
+	@echo "setting up $(MODELS_VENV): torch, paretograd[test-models]"
+	@$(PYTHON) -m venv $(MODELS_VENV)
+	@$(MODELS_PIP) torch
+	@$(MODELS_PIP) -e '.[test-models]'
 	@touch $@

@@ -6,6 +6,6 @@ losses afresh. Together they cover the layers with a rule, layers without, and e
 
 from . import bare, dense, layers  # each adds its models to `MODELS`
 from .dense import mlp, task_heads
-from .problem import MODELS, Losses, Problem, three
+from .problem import MODELS, Losses, Problem, all_params, three
 
-__all__ = ["MODELS", "Losses", "Problem", "bare", "dense", "layers", "mlp", "task_heads", "three"]
+__all__ = ["MODELS", "Losses", "Problem", "all_params", "bare", "dense", "layers", "mlp", "task_heads", "three"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-Losses = list[Tensor] | Tensor
+Losses = list[Tensor] | dict[str, Tensor] | Tensor
 
 
 class Problem(NamedTuple):
