@@ -10,8 +10,9 @@ kinds of operators in the installed torch.
 
 For each operator and each sample input in float64, it pulls back three random cotangents: one at a time, together under
 `torch.vmap`, and together by ``torch.autograd.grad(is_grads_batched=True)``. The operators run in another process. If
-that crashes or takes too long, the sweep reports it and continues with the next operator. Findings are saved in
-`benchmarks/results/vmap-<device>.json`. torch's test suite needs expecttest, which is in the extra `bench`.
+that crashes or takes too long, the sweep reports it and continues with the next operator. The findings are
+saved in `benchmarks/results/vmap-<device>.json`, with the nodes of graphs that were right in every sample. torch's test
+suite needs expecttest, which is in the extra `bench`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any
@@ -38,7 +40,6 @@ COTANGENTS = 3
 TOLERANCE = 1e-8
 #: Cotangents are of order one: smaller differences are rounding in rows that are zero, such as the norm of one number.
 ROUNDING = 1e-12
-Result = dict[str, Any]
 
 
 # ---- one operator ----------------------------------------------------------------------------------------------------
@@ -123,24 +124,77 @@ def plainly(op: Any, sample: Any) -> tuple[list[Tensor], list[Tensor], list[Tens
     return outputs, [leaf for leaf, _ in found], seeds, [row for _, row in found]
 
 
-def compare(op: Any, sample: Any, result: Result) -> None:
-    """Compare both ways with plain passes, and add what was found to the operator's result."""
-    plain = plainly(op, sample)
-    if plain is None:
-        result["skipped"] += 1
-        return
-    *given, expected = plain
-    result["samples"] += 1
-    for name, way in WAYS.items():
-        try:
-            error = difference(way(*given), expected)
-        except Exception as caught:  # noqa: BLE001 (any failure is a finding)
-            result[name]["failed"] += 1
-            result[name].setdefault("failure", {"sample": described(sample), "error": words(caught)})
-            continue
-        if error > TOLERANCE:
-            result[name]["wrong"] += 1
-            result[name].setdefault("example", {"sample": described(sample), "error": error})
+def nodes(outputs: Sequence[Tensor]) -> set[str]:
+    """Return the names of the nodes of a graph without their numbers, such as ``Addmm``."""
+    waiting = [leaf.grad_fn for leaf in outputs if leaf.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        new = {child for child, _ in waiting.pop().next_functions if child is not None} - seen
+        seen |= new
+        waiting += new
+    names = {node.name().rpartition("::")[2].rstrip("0123456789").removesuffix("Backward") for node in seen}
+    return names - {"AccumulateGrad"}
+
+
+@dataclass
+class Tally:
+    """The samples on which a way gives wrong rows or fails, and the first of them in words."""
+
+    wrong: int = 0
+    failed: int = 0
+    first: str = ""
+
+
+@dataclass
+class Result:
+    """What was found about an operator.
+
+    Attributes:
+        samples: number of samples that were compared.
+        skipped: number of samples without dense derivatives.
+        stopped: why the operator has no result, if it crashed or took too long.
+        ways: the tally of each way.
+        right: nodes of the graphs on which `torch.vmap` agrees with plain passes.
+        suspects: nodes of the graphs on which it does not; one of each graph is at fault.
+    """
+
+    operator: str
+    samples: int = 0
+    skipped: int = 0
+    stopped: str = ""
+    ways: dict[str, Tally] = field(default_factory=lambda: {way: Tally() for way in WAYS})
+    right: set[str] = field(default_factory=set)
+    suspects: set[str] = field(default_factory=set)
+
+    def add(self, op: Any, sample: Any) -> None:
+        """Compare both ways with plain passes on a sample."""
+        plain = plainly(op, sample)
+        if plain is None:
+            self.skipped += 1
+            return
+        *given, expected = plain
+        self.samples += 1
+        for name, way in WAYS.items():
+            tally = self.ways[name]
+            try:
+                error = difference(way(*given), expected)
+            except Exception as caught:  # noqa: BLE001 (any failure is a finding)
+                tally.failed += 1
+                tally.first = tally.first or f"{words(caught)} ({described(sample)})"
+                agrees = False
+            else:
+                agrees = error <= TOLERANCE
+                if not agrees:
+                    tally.wrong += 1
+                    tally.first = tally.first or f"error {error:.1g} ({described(sample)})"
+            if name == "torch.vmap":
+                (self.right if agrees else self.suspects).update(nodes(given[0]))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the counts of an operator with findings, for JSON."""
+        found = {name: vars(tally) for name, tally in self.ways.items() if tally.first}
+        stopped = {"stopped": self.stopped} if self.stopped else {}
+        return {"operator": self.operator, "samples": self.samples, **stopped, **found}
 
 
 # ---- all operators, in a process that may die ------------------------------------------------------------------------
@@ -151,10 +205,6 @@ def differentiable(device: str) -> list[Any]:
     return [op for op in op_db if op.supports_autograd and torch.float64 in op.supported_dtypes(device)]
 
 
-def blank(name: str) -> Result:
-    return {"operator": name, "samples": 0, "skipped": 0, **{way: {"wrong": 0, "failed": 0} for way in WAYS}}
-
-
 def serve(connection: Connection, device: str) -> None:
     """Answer each number of an operator with its result, until None comes."""
     torch.set_num_threads(1)
@@ -163,10 +213,10 @@ def serve(connection: Connection, device: str) -> None:
     connection.send([op.full_name for op in operators])
     while (number := connection.recv()) is not None:
         op = operators[number]
-        result = blank(op.full_name)
+        result = Result(op.full_name)
         torch.manual_seed(0)
         for sample in op.sample_inputs(device, torch.float64, requires_grad=True):
-            compare(op, sample, result)
+            result.add(op, sample)
         connection.send(result)
 
 
@@ -186,7 +236,7 @@ class Worker:
         self.names: list[str] = self.connection.recv()
 
     def result(self, number: int) -> Result:
-        """Return the result of an operator, with a reason under ``stopped`` if its process crashed or took too long."""
+        """Return the result of an operator; start a new process if it crashes or takes too long."""
         try:
             self.connection.send(number)
             if self.connection.poll(self.seconds):
@@ -198,7 +248,7 @@ class Worker:
             self.process.join()
             reason = f"crashed with exit code {self.process.exitcode}"
         self.start()
-        return {**blank(self.names[number]), "stopped": reason}
+        return Result(self.names[number], stopped=reason)
 
     def stop(self) -> None:
         self.connection.send(None)
@@ -208,21 +258,16 @@ class Worker:
 # ---- what is reported ------------------------------------------------------------------------------------------------
 
 
-def table(results: Sequence[Result]) -> str:
-    """Return the operators with wrong rows or failures as a table, the wrong ones first."""
-    rows = []
-    for result in sorted(results, key=lambda r: (-max(r[way]["wrong"] for way in WAYS), r["operator"])):
-        ways = [result[way] for way in WAYS]
-        first = next((way[kind] for kind in ("example", "failure") for way in ways if kind in way), None)
-        if first is None and "stopped" not in result:
-            continue
-        counts = [str(way[kind]) for kind in ("wrong", "failed") for way in ways]
-        reason = result.get("stopped") or (
-            first["error"] if isinstance(first["error"], str) else f"error {first['error']:.1g}: {first['sample']}"
-        )
-        rows.append([result["operator"], reason.replace("|", "/")[:110], str(result["samples"]), *counts])
+def table(findings: Sequence[Result]) -> str:
+    """Return the operators with findings as a table, those with wrong rows first."""
     headings = ["operator", "first finding", "samples"]
     headings += [f"{kind}, {way}" for kind in ("wrong", "failed") for way in WAYS]
+    rows = []
+    for result in sorted(findings, key=lambda found: -max(tally.wrong for tally in found.ways.values())):
+        tallies = result.ways.values()
+        first = result.stopped or next(tally.first for tally in tallies if tally.first)
+        counts = [*(tally.wrong for tally in tallies), *(tally.failed for tally in tallies)]
+        rows.append([result.operator, first.replace("|", "/")[:110], str(result.samples), *map(str, counts)])
     return "\n".join(markdown_table(headings, rows, names=2))
 
 
@@ -246,24 +291,27 @@ def main() -> None:
     worker.stop()
     print(file=sys.stderr)
 
-    totals = {way: {kind: sum(result[way][kind] for result in results) for kind in ("wrong", "failed")} for way in WAYS}
+    findings = [result for result in results if result.stopped or any(tally.first for tally in result.ways.values())]
+    suspects = set().union(*(result.suspects for result in results))
     summary = {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "device": torch.cuda.get_device_name() if arguments.device == "cuda" else processor(),
-        "operators": sum(result["samples"] > 0 for result in results),
-        "samples": sum(result["samples"] for result in results),
-        "skipped": sum(result["skipped"] for result in results),
-        "totals": totals,
-        "findings": [r for r in results if "stopped" in r or any(sum((r[w]["wrong"], r[w]["failed"])) for w in WAYS)],
+        "operators": sum(result.samples > 0 for result in results),
+        "samples": sum(result.samples for result in results),
+        "skipped": sum(result.skipped for result in results),
+        "findings": [result.as_dict() for result in findings],
+        "suspects": sorted(suspects),
+        "right": sorted(set().union(*(result.right for result in results)) - suspects),
     }
     if arguments.operators is None:
         results_file = ROOT / "benchmarks" / "results" / f"vmap-{arguments.device}.json"
         replace(results_file, json.dumps(summary, indent=1) + "\n")
-    print(table(results))
+    print(table(findings))
     print("\n{operators} operators, {samples} samples, {skipped} skipped; torch {torch}".format(**summary))
-    for way, counts in totals.items():
-        print(f"{way}: {counts['wrong']} samples with wrong rows, {counts['failed']} failures")
+    for way in WAYS:
+        wrong, failed = (sum(getattr(result.ways[way], kind) for result in results) for kind in ("wrong", "failed"))
+        print(f"{way}: {wrong} samples with wrong rows, {failed} failures")
 
 
 if __name__ == "__main__":
