@@ -31,6 +31,7 @@ from paretograd.aggregators.registry import get, names
 from paretograd.aggregators.subproblem import Subproblem, SubproblemSolution
 from paretograd.autograd.accumulation import Accumulation, accumulate
 from paretograd.autograd.backward import backward
+from paretograd.autograd.capture import CapturedStep, capture
 from paretograd.autograd.choice import engine_report
 from paretograd.autograd.gramian import gramian, jacobian
 from paretograd.autograd.step import How, Step
@@ -76,6 +77,7 @@ __all__ = [
     "Blend",
     "CAGrad",
     "CappedMGDA",
+    "CapturedStep",
     "ChiSquareMGDA",
     "ClippedMGDA",
     "ConFIG",
@@ -132,6 +134,7 @@ __all__ = [
     "Verdict",
     "accumulate",
     "backward",
+    "capture",
     "certify",
     "certify_run",
     "descend",

@@ -25,26 +25,41 @@ from paretograd.autograd.ways import Pairs, RowsWay, present
 
 Inputs = Sequence[Tensor | GradientEdge]
 
-#: Operations whose backward is known to be right under `torch.vmap`, by the names of their nodes without the number.
-#: tests/autograd/test_batched.py checks each on torch's own samples.
-VERIFIED = frozenset(
+#: Operations whose backward passes are right under `torch.vmap` on all samples of torch's own test suite, by the names of
+#: their nodes without the number. `benchmarks/vmap_sweep.py` derives them.
+SWEPT = frozenset(
     (
-        *("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Addmv", "Linear", "Convolution"),
-        *("Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Addcmul", "Addcdiv", "Lerp", "Where", "MaskedFill"),
-        *("Pow", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Exp2", "Expm1", "Log", "Log1P", "Log2", "Log10"),
-        *("Sin", "Cos", "Tanh", "Sigmoid", "LogSigmoid", "Softplus", "Relu", "LeakyRelu", "Elu", "Gelu", "Silu"),
-        *("Hardtanh", "Hardswish", "Hardsigmoid", "Mish", "Abs", "Clamp", "ClampMin", "ClampMax", "Maximum", "Minimum"),
-        *("Sum", "Mean", "Var", "Std", "Logsumexp", "LinalgVectorNorm", "Prod", "Cumsum", "Amax", "Amin"),
-        *("View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Expand", "Squeeze", "Unsqueeze"),
-        *("Select", "Slice", "Unbind", "Split", "SplitWithSizes", "Stack", "Cat", "Clone", "Alias", "ToCopy", "Index"),
-        *("Repeat", "ConstantPadNd", "Gather", "Embedding", "Softmax", "LogSoftmax", "NllLoss", "NllLoss2D"),
-        *("MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits"),
-        *("NativeLayerNorm", "NativeBatchNorm", "CudnnBatchNorm", "NativeGroupNorm", "FusedRmsNorm", "NativeDropout"),
-        *("MaxPool2DWithIndices", "AvgPool2D", "AdaptiveAvgPool2D", "UpsampleNearest2D", "UpsampleBilinear2D"),
-        *("ScaledDotProductFlashAttention", "ScaledDotProductEfficientAttention"),
-        *("ScaledDotProductFlashAttentionForCpu", "ScaledDotProductAttentionMath"),
+        *("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Vdot", "Addmv", "Addr", "Trilinear", "Convolution"),
+        *("Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Addcmul", "Addcdiv", "Lerp", "Where", "MaskedFill", "NanToNum"),
+        *("Pow", "Sqrt", "Rsqrt", "Reciprocal", "Exp", "Exp2", "Expm1", "Log", "Log1P", "Log2", "Log10", "Xlogy"),
+        *("Sin", "Cos", "Tan", "Atan", "Atan2", "Sinh", "Cosh", "Tanh", "Sigmoid", "Erf", "Hypot", "Sgn"),
+        *("LogSigmoid", "Softplus", "Relu", "LeakyRelu", "PreluKernel", "Elu", "Celu", "Gelu", "Silu", "Mish", "Glu"),
+        *("Hardtanh", "Hardswish", "Hardsigmoid", "Threshold", "Abs", "Clamp", "ClampMin", "ClampMax"),
+        *("Maximum", "Minimum", "Max", "Min", "Amax", "Amin", "Topk", "Sort", "Median"),
+        *("Sum", "Mean", "Var", "VarMean", "Std", "StdMean", "Prod", "Norm", "LinalgVectorNorm", "Cumsum", "Cumprod"),
+        *("Logsumexp", "Logaddexp", "Softmax", "SafeSoftmax", "SoftmaxBackwardData", "LogSoftmax"),
+        *("View", "UnsafeView", "ReshapeAlias", "T", "Transpose", "Permute", "Expand", "Repeat", "Flip", "Unfold"),
+        *("Select", "Slice", "Unbind", "Split", "SplitWithSizes", "UnsafeSplit", "Diagonal", "DiagonalBackward0_copy"),
+        *("Stack", "Cat", "Clone", "Alias", "ToCopy", "CopySlices", "AsStrided", "ConstantPadNd", "Tril", "Triu"),
+        *("Index", "IndexAdd", "IndexCopy", "IndexPut", "IndexSelect", "Gather", "Scatter", "ScatterAdd", "Embedding"),
+        *("NllLoss", "NllLoss2D", "MseLoss", "SmoothL1Loss", "HuberLoss", "BinaryCrossEntropy"),
+        *("BinaryCrossEntropyWithLogits", "NativeLayerNorm", "NativeBatchNorm", "NativeGroupNorm"),
+        *("MaxPool2DWithIndices", "AvgPool2D", "AdaptiveAvgPool2D", "GridSampler2D", "PixelShuffle"),
+        *("UpsampleNearest2D", "UpsampleBilinear2D", "UpsampleBicubic2D", "ReflectionPad2D", "ReplicationPad2D"),
+        *("ScaledDotProductFlashAttentionForCpu", "Complex", "ViewAsReal", "ViewAsComplex", "Conj"),
     )
 )
+
+#: Operations without samples of their own there, which only the check at the first sight of a graph verifies.
+_COMMON = frozenset(
+    (
+        *("Squeeze", "Unsqueeze", "Linear", "NativeDropout", "CudnnBatchNorm", "FusedRmsNorm", "IndexPutImpl"),
+        *("TanhBackward", "SoftplusBackward", "WeightNormInterface", "ScaledDotProductAttentionMath"),
+        *("ScaledDotProductFlashAttention", "ScaledDotProductEfficientAttention", "ScaledDotProductCudnnAttention"),
+    )
+)
+
+VERIFIED = SWEPT | _COMMON
 
 
 def obstacle(graph: Graph) -> str | None:

@@ -7,7 +7,7 @@ cache are stacked and multiplied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -33,8 +33,8 @@ _ITEM = 1 << 14
 #: Most rows that the GPU's kernels take.
 _MOST_ROWS = 32
 
-#: Tables that kernels read in a CUDA graph, with the addresses to write to them once it is captured.
-_PENDING: list[list[tuple[Tensor, Tensor]]] = []
+#: Memory for the tables of the CUDA graph that is being captured.
+_TABLES: list[Tables] = []
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -131,31 +131,51 @@ def _combine_in_blocks(weights: list[float], rows: Sequence[Tensor], output: Ten
             block.add_(rows[k][part], alpha=weights[k])
 
 
-@contextmanager
-def tables_in_graph() -> Iterator[Callable[[], None]]:
-    """Let kernels that are captured in a CUDA graph read their tables from memory that is written afterwards.
+class Tables:
+    """Memory for the tables that kernels read in a CUDA graph. Keep it as long as the graph.
 
-    A copy from the host cannot be captured, and addresses inside of a graph do not change. Yields the function to call
-    after the capture, which writes the tables.
+    A copy from the host cannot be captured, and memory that is allocated during the capture is shared with other parts
+    of the graph. So the tables lie in memory that is allocated before, and are written after the capture: addresses
+    inside of a graph do not change.
     """
-    pending: list[tuple[Tensor, Tensor]] = []
 
-    def write() -> None:
-        for table, addresses in pending:
-            table.copy_(addresses)
+    def __init__(self, size: int, device: torch.device) -> None:
+        """Allocate memory.
 
-    _PENDING.append(pending)
-    try:
-        yield write
-    finally:
-        _PENDING.remove(pending)
+        Args:
+            size: number of addresses of all tables.
+            device: the GPU.
+        """
+        self._memory = torch.empty(size, dtype=torch.int64, device=device)
+        self._addresses: list[Tensor] = []
+        self._used = 0
+
+    def take(self, addresses: Tensor) -> Tensor:
+        """Return the place of a table."""
+        first, self._used = self._used, self._used + addresses.numel()
+        if self._used > len(self._memory):
+            raise RuntimeError("more tables were captured than there is memory for")
+        self._addresses.append(addresses.flatten())
+        return self._memory[first : self._used].view(addresses.shape)
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Serve the kernels that are captured inside this context."""
+        _TABLES.append(self)
+        try:
+            yield
+        finally:
+            _TABLES.pop()
+
+    def write(self) -> None:
+        """Write all tables, after the capture."""
+        if self._addresses:
+            self._memory[: self._used].copy_(torch.cat(self._addresses))
 
 
 def _on_device(addresses: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        table = torch.empty(addresses.shape, dtype=addresses.dtype, device=device)
-        _PENDING[-1].append((table, addresses))
-        return table
+        return _TABLES[-1].take(addresses)
     return addresses.to(device)
 
 

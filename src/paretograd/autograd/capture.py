@@ -1,0 +1,374 @@
+"""``capture``: a whole training step in one CUDA graph, from the forward pass to the optimizer.
+
+On a GPU, the host is often the bottleneck: m backward passes launch thousands of small kernels. A CUDA graph launches
+all of them at once, if nothing in the step waits for the host. So the rule's weights are solved on the GPU, and whether
+the gradients are finite is decided there, too.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from paretograd.aggregators.base import Aggregator, AggregatorModule
+from paretograd.autograd.backward import accumulate, backward, set_aside
+from paretograd.autograd.call import Call, Params, Plan, listed, named, plan_of, settled
+from paretograd.autograd.products import rounding
+from paretograd.autograd.rows import Rows
+from paretograd.autograd.step import How, Step
+from paretograd.autograd.ways import COMPILED, Pairs, plain_gradients
+from paretograd.callers import callers_level
+from paretograd.device.weights import device_weights
+from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import kernels_available
+from paretograd.geometry.row_lists import Tables
+
+#: Most graphs that one captured step keeps, one for each set of shapes.
+_MOST_GRAPHS = 8
+
+Losses = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
+
+
+class CaptureError(Exception):
+    """A reason why a step cannot be captured."""
+
+
+def capture(
+    losses_of: Callable[..., Losses],
+    aggregator: Aggregator | AggregatorModule,
+    params: Params | None = None,
+    *,
+    shared: Params | Iterable[nn.Module] | None = None,
+    specific: Params | Iterable[nn.Module] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    before_step: Callable[[], object] | None = None,
+    warmup: int = 3,
+) -> CapturedStep:
+    """Capture a training step in a CUDA graph: forward pass, losses, backward passes, aggregation and optimizer.
+
+    ``step = capture(losses_of, rule, model)`` returns a function. Each call ``step(x, y)`` computes
+    ``losses_of(x, y)`` and sets the ``.grad`` of every parameter, as `backward` does after ``zero_grad``. The first
+    ``warmup`` calls with inputs of some shape run eagerly, the next one captures, and all later ones replay. What
+    cannot be captured runs as `backward` does, with one warning that names the reason.
+
+    Args:
+        losses_of: function from the inputs of a step to its losses. It may use dropout and `torch.autocast`, but must
+            not wait for the GPU, nor depend on the values of tensors.
+        aggregator: the rule.
+        params: as for `backward`.
+        shared: as for `backward`.
+        specific: as for `backward`.
+        optimizer: its step is captured, too. Learning rates become tensors on the GPU, which schedules change in place.
+            If a gradient holds NaN or infinity, parameters and optimizer stay as they are. None leaves the optimizer to
+            the caller, who sees such gradients in ``.grad``.
+        before_step: function that is called between the gradients and the optimizer, such as one that clips them.
+        warmup: number of eager steps before a capture.
+
+    Returns:
+        a function of the inputs. It returns a `Step`, which waits for the GPU only when it is looked at.
+    """
+    rule = aggregator.aggregator if isinstance(aggregator, AggregatorModule) else aggregator
+    if not isinstance(rule, Aggregator):
+        raise ParameterError(f"aggregator={aggregator!r}: give a rule, such as paretograd.UPGrad()")
+    if type(warmup) is not int or warmup < 1:
+        raise ParameterError(f"warmup={warmup!r}: give a whole number of steps, at least 1")
+    call = Call(
+        losses=None,
+        params=settled(params),
+        aggregator=rule,
+        shared=listed(shared),
+        specific=listed(specific),
+        retain_graph=False,
+        nonfinite="propagate",
+        parallel="none",
+    )
+    return CapturedStep(losses_of, call, optimizer, before_step, warmup)
+
+
+@dataclass
+class _Captured:
+    """One graph, with the memory that it reads and writes.
+
+    Attributes:
+        graph: the graph.
+        inputs: tensors that it reads.
+        grads: parameters and the gradients that it writes.
+        numbers: the losses, Gramian and weights that it writes, and whether they may be trusted.
+        tables: addresses that its kernels read.
+    """
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Tensor]
+    grads: Pairs
+    numbers: _Numbers
+    tables: Tables
+
+
+@dataclass
+class _Numbers:
+    """Results of a step on the GPU.
+
+    Attributes:
+        losses: shape ``(m,)``.
+        gramians: shape ``(groups, m, m)``.
+        weights: shape ``(groups, m)``; NaN if a gradient is not finite.
+        residual: largest residual of the rule's solver.
+    """
+
+    losses: Tensor
+    gramians: Tensor
+    weights: Tensor
+    residual: Tensor
+
+    def copied(self) -> _Numbers:
+        """Return a copy that later replays do not change."""
+        return _Numbers(self.losses.clone(), self.gramians.clone(), self.weights.clone(), self.residual.clone())
+
+
+class CapturedStep:
+    """A training step, captured once for each set of shapes of its inputs. See `capture`."""
+
+    def __init__(
+        self,
+        losses_of: Callable[..., Losses],
+        call: Call,
+        optimizer: torch.optim.Optimizer | None,
+        before_step: Callable[[], object] | None,
+        warmup: int,
+    ) -> None:
+        self._losses_of, self._call, self._optimizer = losses_of, call, optimizer
+        self._before_step, self._warmup = before_step, warmup
+        self._graphs: dict[tuple[object, ...], _Captured] = {}
+        self._seen: dict[tuple[object, ...], int] = {}
+        self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
+        self._rates: list[Tensor] = []
+        self._plan: Plan | None = None
+        self.reason: str | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Step:
+        """Take one step with these inputs."""
+        inputs, spec = pytree.tree_flatten((args, kwargs))
+        tensors = [value for value in inputs if isinstance(value, Tensor)]
+        if self.reason is None and not kernels_available():
+            self._refuse("there is no GPU with Triton" if not torch.cuda.is_available() else "Triton is missing")
+        if self.reason is None and any(not value.is_cuda for value in tensors):
+            self._refuse("an input is not on the GPU; move all inputs there first")
+        if self.reason is not None:
+            return self._eagerly(args, kwargs)
+        key = (str(spec), *map(_signature, inputs))
+        found = self._graphs.get(key)
+        if found is None:
+            self._seen[key] = self._seen.get(key, 0) + 1
+            try:
+                if self._seen[key] <= self._warmup or len(self._graphs) >= _MOST_GRAPHS:
+                    return self._warm(args, kwargs)
+                found = self._graphs[key] = self._capture(inputs, spec)
+            except CaptureError as error:
+                self._refuse(str(error))
+                return self._eagerly(args, kwargs)
+        return self._replay(found, tensors)
+
+    def _refuse(self, reason: str) -> None:
+        self.reason = reason
+        warnings.warn(
+            f"the step cannot be captured: {reason}. It runs as paretograd.backward does",
+            UserWarning,
+            stacklevel=callers_level(),
+        )
+
+    def _eagerly(self, args: Any, kwargs: Any) -> Step:
+        """Take a step without a graph, as a user would write it."""
+        losses, call = self._losses_of(*args, **kwargs), self._call
+        values, _ = named(losses)
+        for param in self._params(values):
+            param.grad = None
+        step = backward(
+            losses, call.aggregator, call.params, shared=call.shared, specific=call.specific, nonfinite="propagate"
+        )
+        step.losses = torch.stack([loss.detach().double().reshape(()) for loss in values])
+        if self._before_step is not None:
+            self._before_step()
+        if self._optimizer is not None and step.finite:
+            self._optimizer.step()
+        return step
+
+    def _params(self, losses: Any) -> list[Tensor]:
+        plan = plan_of(replace(self._call, losses=settled(losses)))
+        return [*plan.common, *plan.own]
+
+    # ---- on the GPU --------------------------------------------------------------------------------------------------
+
+    def _body(self, args: Any, kwargs: Any) -> tuple[_Numbers, Pairs]:
+        """Run one step on the GPU without waiting for it."""
+        torch.clear_autocast_cache()
+        losses, names = named(self._losses_of(*args, **kwargs))
+        plan = self._plan = plan_of(replace(self._call, losses=settled(losses), names=names))
+        if plan.device.type != "cuda":
+            raise CaptureError("the losses are not on the GPU")
+        if plan.call.aggregator.state_dict():
+            raise CaptureError(f"{plan.call.aggregator!r} changes from step to step")
+        if COMPILED in plan.graph.operations and self._call.specific is None:
+            raise CaptureError("a compiled model hides which parameters belong to a head; name these in specific")
+        with torch.no_grad(), torch.autocast("cuda", enabled=False), set_aside(plan.graph.leaves):
+            numbers, pairs = _differentiate(plan)
+            for param, _ in pairs:
+                param.grad = None
+        with torch.no_grad():
+            accumulate(pairs)
+            if self._before_step is not None:
+                self._before_step()
+            if self._optimizer is not None:
+                _guarded_step(self._optimizer, numbers, pairs)
+        torch.clear_autocast_cache()
+        return numbers, [(param, param.grad) for param, _ in pairs if param.grad is not None]
+
+    def _warm(self, args: Any, kwargs: Any) -> Step:
+        """Take a step eagerly, on the stream on which graphs are captured."""
+        if self._optimizer is not None and not self._rates:
+            self._rates = _capturable(self._optimizer)
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            numbers, _ = self._body(args, kwargs)
+        current.wait_stream(self._stream)
+        return self._result(numbers, "a step before the capture")
+
+    def _capture(self, inputs: list[Any], spec: Any) -> _Captured:
+        static = [value.clone() if isinstance(value, Tensor) else value for value in inputs]
+        args, kwargs = pytree.tree_unflatten(static, spec)
+        graph = torch.cuda.CUDAGraph()
+        if self._pool is None:
+            self._pool = torch.cuda.graph_pool_handle()
+        assert self._plan is not None  # of the steps before
+        count = len(self._plan.common) + len(self._plan.own)
+        tables = Tables(count * (2 * self._plan.m + 2), self._plan.device)
+        try:
+            with tables.capturing(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                numbers, grads = self._body(args, kwargs)
+            tables.write()
+        except CaptureError:
+            raise
+        except RuntimeError as error:
+            torch.cuda.synchronize()
+            lines = str(error).strip().splitlines() or [repr(error)]
+            raise CaptureError(f"CUDA refused to capture it ({lines[0][:200]})") from error
+        kept = [value for value in static if isinstance(value, Tensor)]
+        return _Captured(graph, kept, grads, numbers, tables)
+
+    def _replay(self, captured: _Captured, tensors: list[Tensor]) -> Step:
+        with torch.no_grad():
+            if tensors:
+                torch._foreach_copy_(captured.inputs, tensors)
+            self._keep_rates()
+            captured.graph.replay()
+            for param, grad in captured.grads:
+                param.grad = grad
+            return self._result(captured.numbers.copied(), "one CUDA graph")
+
+    def _keep_rates(self) -> None:
+        """Write learning rates that were assigned as numbers to the tensors that the graph reads."""
+        for group, rate in zip(self._optimizer.param_groups if self._optimizer else (), self._rates, strict=True):
+            if group["lr"] is not rate:
+                rate.fill_(group["lr"])
+                group["lr"] = rate
+
+    def _result(self, numbers: _Numbers, reason: str) -> Step:
+        plan, how = self._plan, How("jacobian", 1.0, reason)
+        assert plan is not None
+        eps = max((rounding(param) for param in plan.common), default=2e-16)
+        steps = [
+            Step(weights, gramian, plan.call.aggregator, eps=eps, names=plan.call.names, how=how)
+            for weights, gramian in zip(numbers.weights, numbers.gramians, strict=True)
+        ]
+        step = steps[0] if len(steps) == 1 else Step.of_groups(steps)
+        step.losses, step.residual = numbers.losses, numbers.residual
+        return step
+
+
+def _signature(value: Any) -> object:
+    return (tuple(value.shape), value.dtype, value.device) if isinstance(value, Tensor) else value
+
+
+def _differentiate(plan: Plan) -> tuple[_Numbers, Pairs]:
+    """Differentiate, apply the rule and combine, without waiting for the GPU."""
+    own = {id(param) for param in plan.own}
+    rows, alone = Rows(plan.m, plan.device), Rows(plan.m, plan.device)
+    values = plan.losses if isinstance(plan.losses, Tensor) else torch.stack([loss.reshape(()) for loss in plan.losses])
+    norms: list[Tensor] = []
+    for k, found in plain_gradients(plan, retain=False):
+        for param, grad in found:
+            if id(param) in own:
+                alone.give(param, 0, grad)
+            else:
+                rows.give(param, k, grad)
+        mine = [grad for param, grad in found if id(param) in own]
+        norms += torch._foreach_norm(mine) if mine else []
+    gramians = torch.stack([rows.gramian(group) for group in plan.groups])
+    eps = max((rounding(param) for param in plan.common), default=2e-16)
+    solutions = [device_weights(plan.call.aggregator, gramian, eps) for gramian in gramians]
+    if any(solution is None for solution in solutions):
+        raise CaptureError(f"{plan.call.aggregator!r} has no solver on the GPU for {plan.m} objectives")
+    weights = torch.stack([solution.weights for solution in solutions if solution is not None])
+    residual = torch.stack([solution.residual for solution in solutions if solution is not None]).amax()
+    finite = torch.isfinite(gramians).all()
+    if norms:
+        finite = finite & torch.isfinite(torch.stack([norm.float() for norm in norms])).all()
+    weights = torch.where(finite, weights, torch.nan)
+    pairs: Pairs = []
+    for group, chosen in zip(plan.groups, weights, strict=True):
+        pairs += rows.combine(group, chosen)
+    ones = torch.ones(plan.m, dtype=torch.float64, device=plan.device)
+    pairs += alone.combine(plan.own, ones)
+    return _Numbers(values.detach().double(), gramians, weights, residual), pairs
+
+
+def _capturable(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Prepare an optimizer for a graph and return its learning rates, which become tensors on the GPU."""
+    rates = []
+    for group in optimizer.param_groups:
+        device = next((param.device for param in group["params"] if param.is_cuda), None)
+        if device is None:
+            raise CaptureError("the optimizer has parameters that are not on the GPU")
+        if "capturable" in group:
+            group["capturable"] = True
+        elif not group.get("fused"):
+            raise CaptureError(
+                f"{type(optimizer).__name__} cannot be captured as it is; construct it with fused=True, or use one "
+                "that takes capturable=True"
+            )
+        if not isinstance(group["lr"], Tensor):
+            group["lr"] = torch.tensor(float(group["lr"]), device=device)
+        rates.append(group["lr"])
+        for param in group["params"]:
+            count = optimizer.state.get(param, {}).get("step")
+            if isinstance(count, Tensor) and not count.is_cuda:
+                optimizer.state[param]["step"] = count.to(device)
+    return rates
+
+
+def _guarded_step(optimizer: torch.optim.Optimizer, numbers: _Numbers, pairs: Pairs) -> None:
+    """Take the optimizer's step, unless a gradient is not finite: then nothing changes, which the GPU decides."""
+    bad = torch.isnan(numbers.weights).any()
+    if getattr(optimizer, "_step_supports_amp_scaling", False):
+        optimizer.grad_scale, optimizer.found_inf = None, bad.float()  # type: ignore[attr-defined]
+        try:
+            optimizer.step()
+        finally:
+            del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
+        return
+    tensors = [param for param, _ in pairs]
+    for param in list(tensors):
+        tensors += [value for value in optimizer.state.get(param, {}).values() if isinstance(value, Tensor)]
+    before = [tensor.detach().clone() for tensor in tensors]
+    optimizer.step()
+    for tensor, old in zip(tensors, before, strict=True):
+        torch.where(bad, old, tensor.detach(), out=tensor.detach())

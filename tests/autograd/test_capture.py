@@ -1,0 +1,151 @@
+"""``capture``: what cannot be captured runs as `backward` does. On a GPU, a captured step is an eager one, bit for bit."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from support.backward import compare, slowly
+from torch import Tensor, nn
+
+import paretograd as pg
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+class Tasks(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Dropout(dropout), nn.Linear(32, 16))
+        self.heads = nn.ModuleList(nn.Linear(16, 2) for _ in range(3))
+
+    def losses(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        z = self.trunk(x)
+        return {f"task {k}": (head(z) - (k + 1) * y).square().mean() for k, head in enumerate(self.heads)}
+
+
+def batch(rows: int = 16, device: str = "cpu") -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(rows, 8, generator=generator).to(device), torch.randn(rows, 2, generator=generator).to(device)
+
+
+def test_without_a_gpu_it_is_backward() -> None:
+    net = Tasks().double()
+    x, y = (part.double() for part in batch())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    step = pg.capture(net.losses, pg.UPGrad(), net, optimizer=optimizer)
+    before = [param.detach().clone() for param in net.parameters()]
+    expected = slowly(list(net.losses(x, y).values()), list(net.parameters()), pg.UPGrad())
+    with pytest.warns(UserWarning, match="cannot be captured: there is no GPU.*It runs as paretograd.backward does"):
+        result = step(x, y)
+    compare(net.parameters(), expected, result)
+    assert result.names == ("task 0", "task 1", "task 2")
+    assert result.losses is not None
+    assert torch.allclose(result.losses, torch.stack(list(Tasks().double().losses(x, y).values())))
+    for param, old in zip(net.parameters(), before, strict=True):
+        assert torch.allclose(param, old - 0.1 * param.grad)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        losses = [float(step(x, y).losses.sum()) for _ in range(5)]  # type: ignore[union-attr]
+    assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.filterwarnings("ignore:the step cannot be captured")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
+def test_gradients_that_are_not_finite_leave_the_parameters_alone(device: str) -> None:
+    net = Tasks().to(device)
+    x, y = batch(device=device)
+    fused = {"fused": True} if device == "cuda" else {}
+    for kind in (torch.optim.Adam, torch.optim.SGD):
+        step = pg.capture(net.losses, pg.MGDA(), net, optimizer=kind(net.parameters(), lr=1e-3, **fused))
+        for _ in range(6):
+            assert step(x, y).finite
+        before = [param.detach().clone() for param in net.parameters()]
+        assert not step(torch.full_like(x, torch.nan), y).finite
+        assert all(torch.equal(param, old) for param, old in zip(net.parameters(), before, strict=True))
+        assert step(x, y).finite
+
+
+@pytest.mark.filterwarnings("ignore:the step cannot be captured")
+def test_gradients_are_clipped_before_the_step() -> None:
+    net = Tasks()
+    step = pg.capture(net.losses, pg.UPGrad(), net, before_step=lambda: nn.utils.clip_grad_norm_(net.parameters(), 0.01))
+    step(*batch())
+    total = torch.cat([param.grad.flatten() for param in net.parameters()]).norm()
+    assert float(total) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_wrong_arguments() -> None:
+    net = Tasks()
+    with pytest.raises(pg.ParameterError, match="give a rule"):
+        pg.capture(net.losses, "upgrad", net)  # type: ignore[arg-type]
+    with pytest.raises(pg.ParameterError, match="warmup=0"):
+        pg.capture(net.losses, pg.UPGrad(), net, warmup=0)
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@on_gpu
+@pytest.mark.parametrize("rule", [pg.UPGrad(), pg.MGDA(), pg.Mean(), pg.NashMTL(), pg.CAGrad(0.5)], ids=repr)
+def test_a_captured_step_is_an_eager_one(rule: pg.Aggregator) -> None:
+    net = Tasks().cuda()
+    step = pg.capture(net.losses, rule, net)
+    for rows in (16, 16, 16, 16, 24, 24, 24, 24, 16, 24):  # two shapes
+        x, y = (part + torch.rand((), device="cuda") for part in batch(rows, "cuda"))
+        result = step(x, y)
+        found = [param.grad.clone() for param in net.parameters()]
+        net.zero_grad()
+        eager = pg.backward(net.losses(x, y), rule, net, engine="jacobian")
+        assert torch.allclose(result.weights, eager.weights, rtol=1e-5)
+        for grad, param in zip(found, net.parameters(), strict=True):
+            assert torch.allclose(grad, param.grad, rtol=1e-4, atol=1e-6)
+        assert float(result.residual) <= 1e-9  # type: ignore[arg-type]
+    assert step.reason is None
+    assert len(step._graphs) == 2
+
+
+@on_gpu
+def test_schedules_dropout_and_autocast_work_in_a_graph() -> None:
+    net = Tasks(dropout=0.2).cuda()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, capturable=True)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)
+
+    def losses(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return net.losses(x, y)
+
+    step = pg.capture(losses, pg.UPGrad(), net, optimizer=optimizer)
+    values = [float(step(*batch(device="cuda")).losses.sum()) for _ in range(12)]  # type: ignore[union-attr]
+    assert step.reason is None
+    assert len(set(values)) == len(values)  # every step draws its own mask
+    schedule.step()  # learning rate zero from now on
+    before = [param.detach().clone() for param in net.parameters()]
+    step(*batch(device="cuda"))
+    assert all(torch.equal(param, old) for param, old in zip(net.parameters(), before, strict=True))
+
+
+@on_gpu
+def test_a_step_that_waits_is_not_captured() -> None:
+    net = Tasks().cuda()
+
+    def losses(x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return net.losses(x * float(x.abs().max() > 0.0), y)
+
+    step = pg.capture(losses, pg.UPGrad(), net)
+    x, y = batch(device="cuda")
+    for _ in range(3):
+        step(x, y)
+    with pytest.warns(UserWarning, match="CUDA refused to capture it"):
+        step(x, y)
+    assert step(x, y).finite
+
+
+@on_gpu
+def test_a_rule_that_changes_is_not_captured() -> None:
+    net = Tasks().cuda()
+    step = pg.capture(net.losses, pg.RGW(seed=0), net)
+    with pytest.warns(UserWarning, match="changes from step to step"):
+        step(*batch(device="cuda"))
