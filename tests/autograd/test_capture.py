@@ -1,4 +1,4 @@
-"""``capture``: what cannot be captured runs as `backward` does. On a GPU, a captured step is an eager one, bit for bit."""
+"""``capture``: a captured step is an eager one, and what cannot be captured runs as `backward` does."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def test_gradients_that_are_not_finite_leave_the_parameters_alone(device: str) -
 @pytest.mark.filterwarnings("ignore:the step cannot be captured")
 def test_gradients_are_clipped_before_the_step() -> None:
     net = Tasks()
-    step = pg.capture(net.losses, pg.UPGrad(), net, before_step=lambda: nn.utils.clip_grad_norm_(net.parameters(), 0.01))
+    step = pg.capture(
+        net.losses, pg.UPGrad(), net, before_step=lambda: nn.utils.clip_grad_norm_(net.parameters(), 0.01)
+    )
     step(*batch())
     total = torch.cat([param.grad.flatten() for param in net.parameters()]).norm()
     assert float(total) == pytest.approx(0.01, rel=1e-3)

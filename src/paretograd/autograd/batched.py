@@ -25,8 +25,8 @@ from paretograd.autograd.ways import Pairs, RowsWay, present
 
 Inputs = Sequence[Tensor | GradientEdge]
 
-#: Operations whose backward passes are right under `torch.vmap` on all samples of torch's own test suite, by the names of
-#: their nodes without the number. `benchmarks/vmap_sweep.py` derives them.
+#: Operations whose backward passes are right under `torch.vmap` on all samples of torch's own test suite, by the names
+#: of their nodes without the number. `benchmarks/vmap_sweep.py` derives them.
 SWEPT = frozenset(
     (
         *("Addmm", "Mm", "Bmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Vdot", "Addmv", "Addr", "Trilinear", "Convolution"),
@@ -76,42 +76,52 @@ class BatchedRows(RowsWay):
 
     name = "batched"
 
-    def __init__(self, plan: Plan) -> None:
-        super().__init__(plan, retain=True)
-
     def _differentiate(self) -> None:
         plan = self.plan
-        source, own = start(plan)
+        source, own = start(plan, free=not self._retain)
         for k, pairs in own.items():
             self._give_own(k, pairs)
-        found = batched_rows(source, plan.common, plan.call.chunk)
+        # Below the heads, rows do not mix, so that no further pass is needed to find one that is not finite.
+        self._freed = not self._retain and source.below and plan.call.chunk is None
+        found = batched_rows(source, plan.common, plan.call.chunk, free=self._freed)
         for param, rows in zip(plan.common, found, strict=True):
             if rows is not None:
                 self.rows.give_all(param, rows)
 
 
 class Source(NamedTuple):
-    """Outputs to start from, each with the gradients of the m losses with respect to it, shape ``(m, *output)``."""
+    """Start of a batched pass.
+
+    Attributes:
+        outputs: where it starts.
+        seeds: for each of them the gradients of the m losses with respect to it, shape ``(m, *output)``.
+        below: True if the losses' own parts lie above it.
+    """
 
     outputs: list[Tensor | GradientEdge]
     seeds: list[Tensor]
+    below: bool
 
     def scaled(self, scales: Tensor) -> Source:
         """Return the source for losses times factors, shape ``(m,)``."""
-        return Source(
-            self.outputs, [seed * scales.to(seed).reshape(-1, *(1,) * (seed.ndim - 1)) for seed in self.seeds]
-        )
+        seeds = [seed * scales.to(seed).reshape(-1, *(1,) * (seed.ndim - 1)) for seed in self.seeds]
+        return self._replace(seeds=seeds)
 
 
-def start(plan: Plan) -> tuple[Source, dict[int, Pairs]]:
+def start(plan: Plan, *, free: bool = False) -> tuple[Source, dict[int, Pairs]]:
     """Return the start of batched passes, and the gradients of parameters that are not aggregated, by loss.
 
     Gradients of several losses are added and listed under the first one.
+
+    Args:
+        plan: the work.
+        free: free the graphs of the losses' own parts if no other pass needs them.
     """
     private = [param for param in plan.own if is_private(param, plan.reached)]
     # If a head's parameter is aggregated, the batched pass cannot start below the heads.
     above = any(is_private(param, plan.reached) for param in plan.common)
-    heads = None if above else _below_heads(plan.losses, plan.graph, private)
+    free = free and len(private) == len(plan.own)
+    heads = None if above else _below_heads(plan.losses, plan.graph, private, free)
     own: dict[int, Pairs] = {}
     if heads is None:
         source, rest = _at_losses(plan.losses), plan.own
@@ -131,18 +141,22 @@ def _at_losses(losses: Losses) -> Source:
     """Return a source that starts at the losses themselves."""
     m = len(losses)
     if isinstance(losses, Tensor):
-        return Source([losses], [torch.eye(m, dtype=losses.dtype, device=losses.device)])
+        return Source([losses], [torch.eye(m, dtype=losses.dtype, device=losses.device)], below=False)
     eye = torch.eye(m, device=losses[0].device)
-    return Source(list(losses), [eye[:, k].to(loss).reshape(m, *loss.shape) for k, loss in enumerate(losses)])
+    seeds = [eye[:, k].to(loss).reshape(m, *loss.shape) for k, loss in enumerate(losses)]
+    return Source(list(losses), seeds, below=False)
 
 
-def _below_heads(losses: Losses, graph: Graph, own: Sequence[Tensor]) -> tuple[Source, list[Tensor | None]] | None:
+def _below_heads(
+    losses: Losses, graph: Graph, own: Sequence[Tensor], free: bool
+) -> tuple[Source, list[Tensor | None]] | None:
     """Return a source that starts where the losses' own parts end.
 
     Args:
         losses: m scalars, or a vector of them.
         graph: their graph.
         own: parameters that only one loss reaches.
+        free: free the graphs of these parts.
 
     Returns:
         the source, and the gradients of ``own``; None if the losses have no parts of their own.
@@ -165,7 +179,8 @@ def _below_heads(losses: Losses, graph: Graph, own: Sequence[Tensor]) -> tuple[S
             outputs,
             [*own, *edges.values()],  # type: ignore[arg-type]  # torch accepts a mix of both
             [ones[output.dtype, output.device].expand_as(output) for output in outputs],
-            retain_graph=True,
+            # The way to one border may lead through another, whose operation must not be freed.
+            retain_graph=not free or len({edge.node for edge in edges.values()}) > 1,
             allow_unused=True,
         )
     finally:
@@ -173,7 +188,7 @@ def _below_heads(losses: Losses, graph: Graph, own: Sequence[Tensor]) -> tuple[S
             handle.remove()
     starts = {key: found for key, found in rows.items() if found}
     seeds = [_stacked(found, len(losses)) for found in starts.values()]
-    return Source([edges[key] for key in starts], seeds), list(grads[: len(own)])
+    return Source([edges[key] for key in starts], seeds, below=True), list(grads[: len(own)])
 
 
 def _collect(
@@ -199,13 +214,16 @@ def _stacked(found: dict[int, Tensor], m: int) -> Tensor:
     return rows
 
 
-def batched_rows(source: Source, inputs: Inputs, chunk: int | None = None) -> list[Tensor | None]:
+def batched_rows(
+    source: Source, inputs: Inputs, chunk: int | None = None, *, free: bool = False
+) -> list[Tensor | None]:
     """Return the gradients of all losses with respect to each input: a tensor ``(m, *input)``, or None if unreached.
 
     Args:
         source: the start of the pass.
         inputs: parameters, or outputs of operations.
         chunk: number of losses at a time; None for all.
+        free: let the pass free the graph.
     """
     if not inputs or not source.outputs:
         return [None] * len(inputs)
@@ -213,7 +231,7 @@ def batched_rows(source: Source, inputs: Inputs, chunk: int | None = None) -> li
 
     def pull(seeds: list[Tensor]) -> list[Tensor]:
         grads: Sequence[Tensor | None] = torch.autograd.grad(
-            either(source.outputs), either(inputs), seeds, retain_graph=True, allow_unused=True
+            either(source.outputs), either(inputs), seeds, retain_graph=not free, allow_unused=True
         )
         reached[:] = [grad is not None for grad in grads]
         return [grad for grad in grads if grad is not None]

@@ -45,9 +45,15 @@ class LayersWay(Way):
 
     name = "gramian"
 
-    def __init__(self, plan: Plan) -> None:
-        """Differentiate. The graph is retained until `combine` or `release`."""
+    def __init__(self, plan: Plan, *, retain: bool = False) -> None:
+        """Differentiate.
+
+        Args:
+            plan: the work.
+            retain: retain the graph until `release`, whatever the call says; otherwise until `combine`.
+        """
         self._plan = plan
+        self._retain = retain or plan.call.retain_graph
         source, own = start(plan)
         self._own = [pair for pairs in own.values() for pair in pairs]
         self._parts = [_LayerGroup(plan, params, source) for params in plan.groups]
@@ -67,11 +73,11 @@ class LayersWay(Way):
     def combine(self, weights: Sequence[Tensor]) -> Pairs:
         found = list(self._own)
         for part, chosen in zip(self._parts, weights, strict=True):
-            found += part.combine(chosen)
+            found += part.combine(chosen, free=not self._retain and part is self._parts[-1])
         return found
 
     def release(self) -> None:
-        if not self._plan.call.retain_graph:
+        if not self._plan.call.retain_graph and (self._retain or not self._parts[-1].streams):
             release(self._plan.graph.nodes)
 
 
@@ -178,10 +184,10 @@ class _LayerGroup:
             self._scales = torch.ones_like(scales)
             self.gramian, self.array = self._differentiate(self._source)
 
-    def combine(self, weights: Tensor) -> Pairs:
+    def combine(self, weights: Tensor, free: bool) -> Pairs:
         """Return each parameter with its gradient of ``sum_k w_k f_k``, and release what was stored for it."""
         if self.streams:
-            return present(self._params, weighted_gradients(self._losses, self._params, weights))
+            return present(self._params, weighted_gradients(self._losses, self._params, weights, free=free))
         scaled = weights / self._scales.to(weights)
         found: Pairs = []
         while self._layers:

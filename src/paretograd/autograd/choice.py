@@ -21,6 +21,7 @@ from torch import Tensor
 from paretograd.autograd.batched import BatchedRows, obstacle
 from paretograd.autograd.by_layers import LayersWay
 from paretograd.autograd.call import Plan
+from paretograd.autograd.graph import Graph
 from paretograd.autograd.samples import SamplesWay
 from paretograd.autograd.step import SHOWN, How
 from paretograd.autograd.ways import NotFiniteError, Pairs, PlainRows, Way
@@ -44,6 +45,9 @@ _SERVED = 0.5
 #: Default share of the free memory that rows may take.
 _FREE_SHARE = 0.5
 
+#: Operations of a known kind of graph that are looked at for packed tensors.
+_LOOKED_AT = 16
+
 #: Most kinds of graphs that are remembered.
 _KINDS = 64
 
@@ -59,12 +63,14 @@ class _Kind:
         times: seconds of the timed steps of each way.
         refused: ways that cannot be taken, and why.
         checked: ways that agreed with plain passes.
+        taken: ways that were taken since. They are not expected to fail any more, and free the graph.
     """
 
     about: str
     times: dict[str, list[float]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
+    taken: set[str] = field(default_factory=set)
 
     def best(self) -> str | None:
         """Return the quickest way; None while some are still to be tried."""
@@ -157,7 +163,9 @@ class Differentiation:
         if reason is not None:
             kind.refused |= dict.fromkeys(_WAYS, reason)
             return reason
-        return "saved tensors are packed by hooks, as a checkpoint does" if plan.graph.is_packed else None
+        if self._is_packed(kind.best() is not None):
+            return "saved tensors are packed by hooks, as a checkpoint does"
+        return None
 
     def _within_memory(self, kind: _Kind, name: str) -> tuple[str, str]:
         """Return the way to take if rows are limited to the memory that is allowed, and why."""
@@ -175,14 +183,15 @@ class Differentiation:
     def _take(self, kind: _Kind, name: str, reason: str) -> tuple[Way, How]:
         """Take a way other than plain passes; fall back to these if it cannot be taken or differs from them."""
         plan = self._plan
+        known = name in kind.checked
         refusal = kind.refused.get(name) or obstacle(plan.graph)
-        if refusal is None and plan.graph.is_packed:
+        if refusal is None and self._is_packed(known):
             refusal = "saved tensors are packed by hooks, as a checkpoint does"
         if refusal is not None:
             return self._fall_back(name, refusal)
         groups, own = [list(group) for group in plan.groups], list(plan.own)
         try:
-            way = _WAYS[name](plan)
+            way = _WAYS[name](plan, retain=name not in kind.taken)
         except NotFiniteError:
             return PlainRows(plan), How("jacobian", 1.0, "a gradient is not finite; plain passes tell which")
         except RuntimeError as error:  # no batching rule for some operation, or no memory for it
@@ -196,16 +205,24 @@ class Differentiation:
             kind.refused[name] = f"only {share:.0%} of the parameters have a rule for their layer"
             self._timed = ""
             return PlainRows(plan), How("jacobian", 1.0, kind.refused[name])
-        if name in kind.checked:
+        if known:
+            kind.taken.add(name)
             return way, How(name, share, reason)
         self._timed = ""  # a step with a check says nothing about time
         plain = PlainRows(plan, retain=True)
         difference = _difference(way, plain)
         if difference is None:
             kind.checked.add(name)
-            return _WAYS[name](plan), How(name, share, f"{reason}; checked against plain passes in this step")
+            return _WAYS[name](plan, retain=True), How(
+                name, share, f"{reason}; checked against plain passes in this step"
+            )
         kind.refused[name] = difference
         return plain, self._fall_back_how(name, difference)
+
+    def _is_packed(self, known: bool) -> bool:
+        """Return True if saved tensors are packed. For a known kind of graph, look at some of them only."""
+        graph = self._plan.graph
+        return Graph.is_packed_at(graph.nodes[:: len(graph.nodes) // _LOOKED_AT + 1]) if known else graph.is_packed
 
     def _fall_back(self, name: str, reason: str) -> tuple[Way, How]:
         return PlainRows(self._plan), self._fall_back_how(name, reason)

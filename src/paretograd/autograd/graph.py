@@ -128,9 +128,12 @@ class Graph:
     @cached_property
     def is_packed(self) -> bool:
         """True if some saved tensors are packed by hooks, as a checkpoint does; reading them may compute them anew."""
-        return any(
-            getattr(saved, "unpack_hook", None) is not None for node in self.nodes for saved in _saved_tensors(node)
-        )
+        return self.is_packed_at(self.nodes)
+
+    @staticmethod
+    def is_packed_at(nodes: Iterable[Node]) -> bool:
+        """Return True if a tensor that some of these nodes saved is packed."""
+        return any(getattr(saved, "unpack_hook", None) is not None for node in nodes for saved in _saved_tensors(node))
 
     @property
     def repetition(self) -> float:

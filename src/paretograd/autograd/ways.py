@@ -75,8 +75,9 @@ class RowsWay(Way):
         """
         self.plan = plan
         self._retain = retain or plan.call.retain_graph
+        self._freed = not self._retain
         self.rows, self._own = Rows(plan.m, plan.device), Rows(plan.m, plan.device)
-        self._suspicion: list[Tensor] = []
+        self._given: list[tuple[int, Tensor]] = []
         self._differentiate()
         if COMPILED in plan.graph.operations and plan.call.has_rule and plan.m > 1:
             self._find_heads()
@@ -97,19 +98,19 @@ class RowsWay(Way):
         """Take gradients of loss k for parameters that are not aggregated. Those of several losses are added."""
         for param, grad in pairs:
             self._own.give(param, 0, grad)
-        if pairs:
-            # Norms of finite numbers may overflow, so they only raise a suspicion. But they need no synchronisation.
-            norms = torch._foreach_norm([grad.coalesce().values() if grad.is_sparse else grad for _, grad in pairs])
-            total = torch.stack([norm.to(self.plan.device, torch.float64) for norm in norms]).sum()
-            self._suspicion.append(torch.stack([total, torch.full_like(total, k)]))
+            self._given.append((k, grad))
 
     def _multiply(self, exact: bool) -> None:
         plan = self.plan
         self.gramians = torch.stack([self.rows.gramian(group, exact=exact) for group in plan.groups])
-        own = torch.stack(self._suspicion).flatten() if self._suspicion else self.gramians.new_empty(0)
-        numbers = as_array(torch.cat([self.gramians.flatten(), own]))  # one transfer from a GPU
+        # Norms of finite numbers may overflow, so they only raise a suspicion. But they need a single synchronisation.
+        given = [grad.coalesce().values() if grad.is_sparse else grad for _, grad in self._given]
+        own = [norm.to(self.gramians) for norm in torch._foreach_norm(given)] if given else []
+        numbers = as_array(torch.cat([self.gramians.flatten(), torch.stack(own)]) if own else self.gramians.flatten())
         self.array = numbers[: self.gramians.numel()].reshape(self.gramians.shape)
-        bad = [int(k) for norm, k in numbers[self.gramians.numel() :].reshape(-1, 2) if not np.isfinite(norm)]
+        fine = np.isfinite(numbers[self.gramians.numel() :])
+        bad = {k for (k, _), good in zip(self._given, fine, strict=True) if not good}
+        self._given.clear()
         if bad and self._own.not_finite():
             raise NotFiniteError(sorted({*bad, *self.rows.not_finite()}), self._plain_sum)
 
@@ -143,7 +144,7 @@ class RowsWay(Way):
         return self.combine([ones] * len(self.plan.groups))
 
     def release(self) -> None:
-        if not self.plan.call.retain_graph and self._retain:
+        if not self.plan.call.retain_graph and not self._freed:
             release(self.plan.graph.nodes)
 
 
