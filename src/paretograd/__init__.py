@@ -34,6 +34,7 @@ from paretograd.autograd.backward import backward
 from paretograd.autograd.capture import CapturedStep, capture
 from paretograd.autograd.choice import engine_report
 from paretograd.autograd.gramian import gramian, jacobian
+from paretograd.autograd.layers import Layer, Part, register_layer
 from paretograd.autograd.step import How, Step
 from paretograd.certificates.run import RunCertificate, RunCheck
 from paretograd.certificates.step import Promise, StepCertificate, Verdict
@@ -97,6 +98,7 @@ __all__ = [
     "HypothesisError",
     "InfeasibleCapError",
     "InputError",
+    "Layer",
     "Mean",
     "MissingExtraError",
     "Mixed",
@@ -108,6 +110,7 @@ __all__ = [
     "PCGradPlus",
     "ParameterError",
     "ParetogradError",
+    "Part",
     "PowerMean",
     "Problem",
     "ProcessError",
@@ -147,6 +150,7 @@ __all__ = [
     "names",
     "problem",
     "problems",
+    "register_layer",
     "stationarity",
     "subproblem",
 ]

@@ -42,7 +42,7 @@ def named_padding() -> tuple[nn.Module, Tensor]:
 
 
 def tokens() -> tuple[nn.Module, Tensor]:
-    """Linear layers on sequences: rows of tokens, not of samples, so that it goes the long way."""
+    """Linear layers on sequences: rows of tokens, not of samples."""
     return nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), torch.randn(4, 3, 8)
 
 

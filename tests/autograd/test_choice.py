@@ -79,7 +79,7 @@ def test_little_memory_needs_no_rows() -> None:
 def test_a_way_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong rule for a layer: the first step finds out, and every step is right."""
     right = torch.Tensor.sum
-    from paretograd.autograd.layers import Affine
+    from paretograd.autograd.linear_rules import Affine
 
     part = Affine.part
     monkeypatch.setattr(Affine, "part", lambda self, grads: part(self, 2.0 * grads))

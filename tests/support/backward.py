@@ -10,12 +10,18 @@ import torch
 from torch import Tensor
 
 import paretograd as pg
+from paretograd.autograd.graph import Graph
 
 from .models import Losses
 
 #: Both ways work in float64 on the same graph and differ by rounding only. This share of the largest gradient allows
 #: for the condition of the weights (near-dependent gradients), not for an error in a rule.
 TOLERANCE = 1e-10
+
+
+def graph_of(losses: Losses) -> Graph:
+    """The graph of losses, as the engines read it."""
+    return Graph(losses)
 
 
 class Expected(NamedTuple):

@@ -21,9 +21,9 @@ from torch.utils.hooks import RemovableHandle
 
 from paretograd.autograd.batched import Source, batched_rows, start, unwrapped, weighted_gradients
 from paretograd.autograd.call import Plan
-from paretograd.autograd.graph import Graph, Use, release
+from paretograd.autograd.graph import release
+from paretograd.autograd.layer_rules import split_layers, tied_layers
 from paretograd.autograd.layers import Layer, Part
-from paretograd.autograd.operations import layer_of
 from paretograd.autograd.products import combination, rounding, row_gramian
 from paretograd.autograd.ways import NotFiniteError, Pairs, Way, present
 from paretograd.geometry.gramian import Array, as_array, out_of_range
@@ -86,9 +86,11 @@ class _LayerGroup:
 
     def __init__(self, plan: Plan, params: Sequence[Tensor], source: Source) -> None:
         self._losses, self._params, self._graph, self._source = plan.losses, list(params), plan.graph, source
-        self._rules, self._rest = split_layers(params, plan.graph)
-        self.served = sum(param.numel() for layer in self._rules for param in layer.params)
-        self.streams = bool(self._rules) and _is_large(self._rules, self._rest)
+        self._rules, rest = split_layers(params, plan.graph)
+        self._tied, self._rest = tied_layers(rest, plan.graph)
+        served = [*self._rules, *self._tied]
+        self.served = sum(param.numel() for layer in served for param in layer.params)
+        self.streams = bool(served) and _is_large(served, self._rest)
         self.eps = max((rounding(param) for param in params), default=2e-16)
         self._scales = torch.ones(plan.m, dtype=torch.float64, device="cpu")
         self.gramian, self.array = self._differentiate(source)
@@ -122,16 +124,26 @@ class _LayerGroup:
 
     def _keep(self, source: Source) -> None:
         """Compute the Gramian from the gradients of layers' outputs, which are kept for the direction."""
-        inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in self._rules), *self._rest]
-        found = batched_rows(source, inputs)
-        for layer, rows in zip(self._rules, found, strict=False):
+        layers = [*self._tied, *self._rules]
+        found = self._joined(batched_rows(source, self._inputs(self._rules)))
+        for layer, rows in zip(layers, found, strict=False):
             if rows is not None:
                 self._layers.append((layer, rows))
                 self._take(layer, rows)
-        for param, rows in zip(self._rest, found[len(self._rules) :], strict=True):
+        for param, rows in zip(self._rest, found[len(layers) :], strict=True):
             if rows is not None:
                 self._rows.append((param, rows))
                 self._take_rows(rows)
+
+    def _inputs(self, layers: Sequence[Layer]) -> list[Tensor | GradientEdge]:
+        """Return what to differentiate with respect to: all outputs of tied layers, those of layers, the rest."""
+        edges = [edge for layer in self._tied for edge in layer.edges]
+        return [*edges, *(layer.edge for layer in layers), *self._rest]
+
+    def _joined(self, found: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Join the gradients of the outputs of each tied layer, which come first."""
+        rows = iter(found)
+        return [*(layer.join([next(rows) for _ in layer.edges]) for layer in self._tied), *rows]
 
     def _take(self, layer: Layer, grads: Tensor) -> Part:
         part = layer.part(grads)
@@ -155,12 +167,12 @@ class _LayerGroup:
             return lambda rows: layer.pull(rows, self._take(layer, rows))
 
         consumers = {layer.node: consumer(layer) for layer in self._rules if layer.node not in sinks}
-        inputs: list[Tensor | GradientEdge] = [*(layer.edge for layer in last), *self._rest]
-        found = _consumed_rows(source, inputs, consumers)
-        for layer, rows in zip(last, found, strict=False):
+        layers = [*self._tied, *last]
+        found = self._joined(_consumed_rows(source, self._inputs(last), consumers))
+        for layer, rows in zip(layers, found, strict=False):
             if rows is not None:
                 self._take(layer, rows)
-        for rows in found[len(last) :]:
+        for rows in found[len(layers) :]:
             if rows is not None:
                 self._take_rows(rows)
 
@@ -253,23 +265,3 @@ def _is_large(layers: Sequence[Layer], rest: Sequence[Tensor]) -> bool:
     """Return True if the outputs of the layers are too large to store, compared with the parameters."""
     count = sum(param.numel() for layer in layers for param in layer.params) + sum(param.numel() for param in rest)
     return sum(layer.output_size for layer in layers) > _KEPT_SHARE * count
-
-
-def split_layers(params: Sequence[Tensor], graph: Graph) -> tuple[list[Layer], list[Tensor]]:
-    """Return the operations with a rule, and the parameters without one."""
-    by_node: dict[Node, dict[int, tuple[Tensor, Use]]] = {}
-    rest = []
-    for param in params:
-        use = graph.use(param)
-        if use is None:
-            rest.append(param)
-        else:
-            by_node.setdefault(use.node, {})[use.position] = (param, use)
-    layers = []
-    for node, uses in by_node.items():
-        layer = layer_of(node, uses)
-        if layer is None:
-            rest += [param for param, _ in uses.values()]
-        else:
-            layers.append(layer)
-    return layers, rest

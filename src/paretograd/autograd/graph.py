@@ -133,7 +133,7 @@ class Graph:
     @staticmethod
     def is_packed_at(nodes: Iterable[Node]) -> bool:
         """Return True if a tensor that some of these nodes saved is packed."""
-        return any(getattr(saved, "unpack_hook", None) is not None for node in nodes for saved in _saved_tensors(node))
+        return any(getattr(saved, "unpack_hook", None) is not None for node in nodes for saved in saved_tensors(node))
 
     @property
     def repetition(self) -> float:
@@ -240,12 +240,12 @@ def release(nodes: Iterable[Node]) -> None:
     that were already packed, for instance by a checkpoint, are freed with the graph.
     """
     for node in nodes:
-        for saved in _saved_tensors(node):
+        for saved in saved_tensors(node):
             with suppress(RuntimeError):  # nothing saved, or already packed
                 saved.register_hooks(_nothing, _freed)
 
 
-def _saved_tensors(node: Node) -> Iterator[Any]:
+def saved_tensors(node: Node) -> Iterator[Any]:
     """Yield what torch saved for a node, without unpacking it."""
     kind = type(node)
     if kind not in _SAVED:

@@ -1,40 +1,41 @@
 """One objective per sample of a batch: all gradients from one plain backward pass.
 
-If the k-th loss depends only on the k-th sample, the pass of the sum contains the gradients of all losses, each at its
-own index along the first dimension of every layer's output. So m losses cost as much as one, without an m by m batch
-of rows.
+If the k-th loss depends only on the k-th sample, the pass of the sum contains the gradients of all losses, each in its
+own entries of every layer's output. So m losses cost as much as two, without an m by m batch of rows: the second pass
+finds these entries.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from paretograd.autograd.batched import start, weighted_gradients
-from paretograd.autograd.by_layers import fitted, split_layers
+from paretograd.autograd.by_layers import fitted
 from paretograd.autograd.call import Plan
 from paretograd.autograd.graph import Graph, release
-from paretograd.autograd.layers import Layer
+from paretograd.autograd.layer_rules import group_layers
+from paretograd.autograd.layers import Layer, Uses, layer_of
+from paretograd.autograd.lookup_rules import Lookup
+from paretograd.autograd.norm_rules import pointwise_layer
 from paretograd.autograd.products import rounding
+from paretograd.autograd.sample_outputs import Output, operation, separate
+from paretograd.autograd.tied_samples import group_gramian, sum_of
 from paretograd.autograd.ways import NotFiniteError, Pairs, Way, present
+from paretograd.callers import callers_level
 from paretograd.errors import NonFiniteGradientError, ParameterError
 from paretograd.geometry.gramian import LEAST, MOST, as_array
-from paretograd.geometry.row_lists import accumulator
-
-#: Largest deviation of a gradient, in units of the rounding of its dtype, that does not count as mixing of samples.
-_SLACK = 1e4
 
 #: Largest exponent for which float32 represents both 2^k and 2^-k.
 _POWERS = 126
 
 #: Gradients of at most this norm have entries in the range of float32; beyond it, the entries must be checked.
 _REPRESENTABLE = 0.1 * torch.finfo(torch.float32).max
-
-#: Layers, each with the gradients of its output.
-Outputs = Sequence[tuple[Layer, Tensor]]
 
 
 class SamplesWay(Way):
@@ -54,9 +55,13 @@ class SamplesWay(Way):
     def of(cls, plan: Plan) -> SamplesWay | str:
         """Return the gradients, or why the layers do not keep samples separate."""
         try:
-            parts = [by_samples(plan.losses, group, plan.graph) for group in plan.groups]
-            found = [part for part in parts if part is not None]
-            return cls(plan, found) if len(found) == len(parts) else "some layer does not keep samples separate"
+            parts = []
+            for group in plan.groups:
+                part = pull_samples(plan.losses, group, plan.graph)
+                if isinstance(part, str):
+                    return part
+                parts.append(part)
+            return cls(plan, parts)
         except NonFiniteGradientError as error:
             raise NotFiniteError(error.objectives, lambda: _plain_sum(plan)) from None
 
@@ -72,97 +77,95 @@ class SamplesWay(Way):
 
 
 class SamplePullback:
-    """Counterpart of `Pullback` for losses of single samples.
+    """The gradients of losses of single samples over one group of parameters.
 
     Attributes:
         gramian: ``J @ J.T``, float64, shape ``(m, m)``.
         array: the same on the CPU, as an array.
-        passes: always False, since `combine` runs no backward pass.
         eps: rounding of the Gramian's entries, relative to the norms of the gradients.
     """
 
-    def __init__(self, losses: Tensor, params: Sequence[Tensor], layers: Outputs, gramian: Tensor) -> None:
-        self._layers, self.gramian, self.array, self.passes = layers, gramian, as_array(gramian), False
-        self.eps = max(rounding(param) for param in params)
+    def __init__(self, groups: list[list[Output]], gramian: Tensor, eps: float) -> None:
+        self._groups, self.gramian, self.array, self.eps = groups, gramian, as_array(gramian), eps
         bad = np.flatnonzero(~np.isfinite(self.array.diagonal())).tolist()
         if bad:
             raise NonFiniteGradientError(bad)
-        self._check_apart(losses, params)
 
-    def _check_apart(self, losses: Tensor, params: Sequence[Tensor]) -> None:
-        """Compare one gradient with that of a separate pass. They differ if samples are mixed."""
-        k = int(self.gramian.diagonal().argmax())
-        single = torch.zeros(len(losses), dtype=torch.float64, device="cpu")
-        single[k] = 1.0
-        ours = {id(param): grad for param, grad in self.combine(single)}
-        exact = [
-            (p, g) for p, g in zip(params, _gradients_of_one(losses, k, list(params)), strict=True) if g is not None
-        ]
-        apart = sum(float((grad - ours[id(param)]).double().square().sum()) for param, grad in exact)
-        square = sum(float(grad.double().square().sum()) for _, grad in exact)
-        if apart > (_SLACK * self.eps) ** 2 * square:
-            raise ParameterError(
-                f"per_sample=True, but loss {k} does not depend on sample {k} alone: its gradient differs by "
-                f"{(apart / square) ** 0.5:.2g} of its norm from that of the sample. BatchNorm in training mode, for "
-                "instance, mixes samples: use per_sample=False"
-            )
-
-    def combine(self, weights: Tensor, free: bool = False) -> list[tuple[Tensor, Tensor]]:
-        """Return each parameter with its gradient of ``sum_k w_k f_k``. ``free`` has no effect: there is no pass."""
+    def combine(self, weights: Tensor) -> Pairs:
+        """Return each parameter with its gradient of ``sum_k w_k f_k``, and release what was stored for it."""
         found = []
-        for layer, grad in self._layers:
-            column = weights.to(device=grad.device, dtype=grad.dtype).reshape(-1, *(1,) * (grad.ndim - 1))
-            found += list(zip(layer.params, layer.gradients(grad * column), strict=True))
+        while self._groups:
+            group = self._groups.pop()
+            grads = [output.layer.gradients(output.times(weights).grad) for output in group]
+            found += [(param, sum_of(parts)) for param, *parts in zip(group[0].layer.params, *grads, strict=True)]
         return fitted(found)
 
 
-def by_samples(losses: Sequence[Tensor] | Tensor, params: Sequence[Tensor], graph: Graph) -> SamplePullback | None:
-    """Return the gradients of losses of single samples; None if some layer does not keep samples separate."""
+def pull_samples(losses: Sequence[Tensor] | Tensor, params: Sequence[Tensor], graph: Graph) -> SamplePullback | str:
+    """Return the gradients of losses of single samples; or in words why one pass does not give them.
+
+    Warn if the reason is a layer: the other way costs up to m passes.
+    """
     if not isinstance(losses, Tensor):
         raise ParameterError(
             "per_sample=True takes the losses as a vector, one for each sample of the batch; got a list"
         )
-    layers, rest = split_layers(params, graph)
+    if not params:
+        return "the losses share no parameters"
     m = len(losses)
-    if rest or not layers or any(tuple(layer.output_shape)[:1] != (m,) for layer in layers):
-        return None
-    grads: Sequence[Tensor | None] = torch.autograd.grad(
-        [losses],
-        [layer.edge for layer in layers],
-        [torch.ones_like(losses)],
-        retain_graph=True,
-        allow_unused=True,
-    )
-    pairs = [(layer, grad) for layer, grad in zip(layers, grads, strict=True) if grad is not None]
-    gramian = _summed(pairs, losses)
-    if gramian is not None and max(rounding(param) for param in params) > 1e-15:
-        gramian = _in_range(gramian, pairs, losses)
-    return None if gramian is None else SamplePullback(losses, params, pairs, gramian)
+    groups, rest = group_layers(params, graph, lambda node, uses: _sample_layer(node, uses, graph))
+    layers = [layer for group in groups for layer in group]
+    outputs = _without_rule(rest[0], graph) if rest else separate(losses, layers)
+    if isinstance(outputs, str):
+        warnings.warn(
+            f"per_sample=True, but {outputs}. So the {m} gradients cost up to {m} backward passes, as with "
+            "per_sample=False. paretograd.register_layer adds a rule for a layer",
+            UserWarning,
+            stacklevel=callers_level(),
+        )
+        return outputs
+    by_layer = {output.layer: output for output in outputs}
+    reached = [[by_layer[layer] for layer in group if layer in by_layer] for group in groups]
+    kept = [group for group in reached if group]
+    total = _summed(kept, losses)
+    eps = max((rounding(param) for param in params), default=2e-16)
+    gramian = _in_range(total, kept, losses) if eps > 1e-15 else total
+    return "the gradients are out of the range of float32" if gramian is None else SamplePullback(kept, gramian, eps)
 
 
-def _summed(pairs: Iterable[tuple[Layer, Tensor]], losses: Tensor) -> Tensor | None:
-    """Return the Gramian; None if a layer does not keep samples separate."""
+def _sample_layer(node: Any, uses: Uses, graph: Graph) -> Layer | None:
+    """Return the layer of an operation for samples; None if there is no rule."""
+    layer = layer_of(node, uses)
+    if isinstance(layer, Lookup):
+        return layer.added_by(graph._users[node])
+    return pointwise_layer(*next(iter(uses.values()))) if layer is None and len(uses) == 1 else layer
+
+
+def _without_rule(param: Tensor, graph: Graph) -> str:
+    names = sorted({operation(use.node.name()) for use in graph.uses(param)}) or ["an operation of one loss"]
+    return f"{' and '.join(names)} with a parameter of shape {tuple(param.shape)} has no rule for samples"
+
+
+def _summed(groups: Sequence[Sequence[Output]], losses: Tensor) -> Tensor:
+    """Return the Gramian of all parameters."""
     m = len(losses)
     total = torch.zeros(m, m, dtype=torch.float64, device=losses.device)
-    for layer, grad in pairs:
-        part = layer.sample_gramian(grad)
-        if part is None:
-            return None
-        total += part.to(losses.device)
+    for group in groups:
+        total += group_gramian(group).to(losses.device)
     return total
 
 
-def _in_range(gramian: Tensor, pairs: Outputs, losses: Tensor) -> Tensor | None:
+def _in_range(gramian: Tensor, groups: Sequence[Sequence[Output]], losses: Tensor) -> Tensor | None:
     """Return the Gramian, from gradients scaled to a size of one if their squares are out of range in float32.
 
     Return None if the gradients themselves may be out of range.
     """
     squares = as_array(gramian).diagonal()
     lost = ~((squares >= LEAST) & (squares <= MOST))
-    if not (lost.any() and pairs):
+    if not (lost.any() and groups):
         return gramian
-    largest = torch.stack([grad.abs().reshape(len(grad), -1).amax(dim=1).to(gramian) for _, grad in pairs]).amax(dim=0)
-    sizes = as_array(largest)
+    largest = [output.largest().to(gramian) for group in groups for output in group]
+    sizes = as_array(torch.stack(largest).amax(dim=0))
     bad = np.flatnonzero(~np.isfinite(sizes)).tolist()
     if bad:
         raise NonFiniteGradientError(bad)
@@ -170,25 +173,11 @@ def _in_range(gramian: Tensor, pairs: Outputs, losses: Tensor) -> Tensor | None:
         return gramian  # gradients of zeros have squares of zero
     scales = np.exp2(-np.frexp(sizes)[1].clip(-_POWERS, _POWERS).astype(np.float64))
     factors = torch.from_numpy(scales).to(gramian.device)
-    scaled = _summed(((layer, _times(grad, factors)) for layer, grad in pairs), losses)
-    assert scaled is not None  # since the first Gramian was not
+    scaled = _summed([[output.times(factors) for output in group] for group in groups], losses)
     scaled /= factors
     scaled /= factors[:, None]
     norms = np.sqrt(as_array(scaled).diagonal())
     return scaled if (norms <= _REPRESENTABLE).all() else None
-
-
-def _times(grad: Tensor, factors: Tensor) -> Tensor:
-    """Multiply the gradient of each sample by its own factor."""
-    long = grad.to(accumulator(grad.dtype))
-    return long * factors.to(long).reshape(-1, *(1,) * (long.ndim - 1))
-
-
-def _gradients_of_one(losses: Tensor, k: int, params: Sequence[Tensor]) -> Sequence[Tensor | None]:
-    """Return the gradient of one loss with respect to each parameter."""
-    seed = torch.zeros_like(losses)
-    seed[k] = 1.0
-    return torch.autograd.grad(losses, params, seed, retain_graph=True, allow_unused=True)
 
 
 def _plain_sum(plan: Plan) -> Pairs:

@@ -101,7 +101,7 @@ def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
 
     Kernel arguments are float32, and a copy from the host cannot be captured. So the copy is made once and kept.
     """
-    return torch.tensor(values, dtype=torch.float64).to(device)
+    return torch.tensor(values, dtype=torch.float64, device=device)
 
 
 def block_size(m: int) -> int:

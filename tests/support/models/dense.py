@@ -87,6 +87,13 @@ def module_used_twice() -> Problem:
 
 
 @model
+def siamese() -> Problem:
+    """Weights that are used twice, with fewer inputs than they have: both uses form one layer."""
+    net, x, y = nn.Sequential(nn.Linear(12, 10), nn.Tanh(), nn.Linear(10, 9, bias=False)), randn(3, 12), randn(2, 12)
+    return Problem(list(net.parameters()), lambda: three(net(x) @ net(y).T))
+
+
+@model
 def recurrent_loop() -> Problem:
     step, out, x = nn.Linear(7, 4), nn.Linear(4, 2), randn(5, 6, 3)
 
