@@ -1,21 +1,20 @@
-"""Rules whose weights lie in the simplex, solved on the device: the mean, MGDA, and MGDA with a cap."""
+"""Rules whose weights lie in the simplex, solved on the device: the mean, and MGDA with and without limits."""
 
 from __future__ import annotations
 
 import torch
 
 from paretograd.aggregators.baselines import ClippedMGDA
-from paretograd.aggregators.named import MGDA, CappedMGDA, Mean
-from paretograd.device.unit import DeviceUnit, DeviceWeights, constant, dependence, warps
+from paretograd.aggregators.named import MGDA, CappedMGDA, ChiSquareMGDA, Mean
+from paretograd.device.unit import DeviceUnit, DeviceWeights, constant, dependence
 
 
 def mean(rule: Mean, unit: DeviceUnit) -> DeviceWeights:
     """Return fixed weights."""
     if rule.s.weights is None:
-        weights = unit.norms.new_full((unit.m,), 1.0 / unit.m)
-    else:
-        weights = constant(tuple(rule.s.weights_for(unit.m).tolist()), unit.norms.device)
-    return DeviceWeights(weights, unit.norms.new_zeros(()))
+        return unit.fixed(1.0 / unit.m)
+    weights = constant(tuple(rule.s.weights_for(unit.m).tolist()), unit.norms.device)
+    return DeviceWeights(weights.clone(), unit.norms.new_zeros(()))
 
 
 def mgda(rule: MGDA, unit: DeviceUnit) -> DeviceWeights:
@@ -31,8 +30,18 @@ def capped_mgda(rule: CappedMGDA, unit: DeviceUnit) -> DeviceWeights:
     if cap >= 1.0:
         return _shortest(unit)
     found = unit.empty()
-    caps = constant((cap,), unit.norms.device)
-    hull_kernels.capped[(1,)](unit.C, unit.norms, caps, *found, unit.m, B=unit.block, num_warps=warps(unit.block))
+    caps = unit.norms.new_full((), cap)
+    hull_kernels.capped[(1,)](unit.C, unit.norms, caps, *found, unit.m, _slack(unit), **unit.launch)
+    return found
+
+
+def chi_square_mgda(rule: ChiSquareMGDA, unit: DeviceUnit) -> DeviceWeights:
+    """Return the point of least norm in the hull with weights in a ball around the uniform ones."""
+    from paretograd.device import hull_kernels
+
+    found = unit.empty()
+    radius = unit.norms.new_full((), rule.radius)
+    hull_kernels.in_ball[(1,)](unit.C, unit.norms, radius, *found, unit.m, _slack(unit), **unit.launch)
     return found
 
 
@@ -49,5 +58,10 @@ def _shortest(unit: DeviceUnit) -> DeviceWeights:
     from paretograd.device import hull_kernels
 
     found = unit.empty()
-    hull_kernels.shortest[(1,)](unit.C, unit.norms, *found, unit.m, unit.eps, B=unit.block, num_warps=warps(unit.block))
+    hull_kernels.shortest[(1,)](unit.C, unit.norms, *found, unit.m, _slack(unit), **unit.launch)
     return found
+
+
+def _slack(unit: DeviceUnit) -> float:
+    """Return how far below zero rounding may move the square of a combination, as `min_norm._is_zero` allows."""
+    return 1e-9 + 64.0 * unit.eps

@@ -11,7 +11,7 @@ At the end of a piece one entry enters or leaves the support, by a sweep of the 
 import triton
 import triton.language as tl
 
-from paretograd.device.quadratic_kernels import ROUNDING, TRUSTED, entry_of, matrix_of, pick, sweep, times
+from paretograd.device.quadratic_kernels import ROUNDING, TRUSTED, cosines_of, entry_of, pick, sweep, times
 
 
 @triton.jit
@@ -28,7 +28,7 @@ def conflict_averse(C, norms, radii, dependent, weights, residual, m, resolution
     share = tl.where(r < m, 1.0, 0.0).to(tl.float64) / m
     pull = share * (length / top)
     zero = tl.zeros((B,), tl.float64)
-    T = matrix_of(C, zero, m, B)
+    T = cosines_of(C, m, B)
     base = times(T, pull)
     radius = tl.load(radii) * tl.sqrt(tl.maximum(tl.sum(pull * base, axis=0), 0.0))
     tilt = tl.where(live, bottom / tl.where(live, length, 1.0), 0.0)
@@ -47,7 +47,7 @@ def conflict_averse(C, norms, radii, dependent, weights, residual, m, resolution
             k = pending
         else:
             # The piece: a = a0 + level a1 on the support, each with one step of refinement.
-            cosines = matrix_of(C, zero, m, B)
+            cosines = cosines_of(C, m, B)
             inside = active == 1
             a0 = tl.where(inside, times(T, tl.where(inside, base, 0.0)), 0.0)
             a1 = tl.where(inside, -times(T, tl.where(inside, tilt, 0.0)), 0.0)
@@ -103,7 +103,7 @@ def conflict_averse(C, norms, radii, dependent, weights, residual, m, resolution
                 active = tl.where(r == k, 1 - active, active)
         steps += 1
     size = tl.max(a, axis=0)
-    cosines = matrix_of(C, zero, m, B)
+    cosines = cosines_of(C, m, B)
     slope = times(cosines, a) + base - level * tilt
     wrong = tl.where(a > 0.0, tl.abs(slope), tl.maximum(-slope, 0.0)) / (1.0 + size + tl.abs(level) * tilt)
     worst = tl.max(tl.where(live, wrong, 0.0), axis=0)

@@ -26,29 +26,36 @@ def times(c, w):
 
 
 @triton.jit
+def is_square(c, y, eps):
+    """Return 1 if ``y'Cy`` may be a squared length, and 0 if it is negative beyond rounding or not finite."""
+    total = tl.sum(y, axis=0)
+    return tl.where(tl.sum(y * times(c, y), axis=0) >= -(1e-9 + 64.0 * eps) * total * total, 1, 0)
+
+
+@triton.jit
 def eliminate(A, b, c, r, rows, least, TWO: tl.constexpr):
     """Solve ``A x = b``, and with TWO also ``A y = c``, by symmetric sweeps of the first ``rows`` rows.
 
-    A is symmetric with a unit diagonal. A pivot below ``least`` is rounding and is raised to it, which shortens the
-    step along directions that change nothing.
+    A is symmetric with a diagonal near one. A pivot below ``least`` is rounding and is raised to it, which shortens the
+    step along directions that change nothing. The smallest pivot is returned, too.
     """
-    i, j = r[:, None], r[None, :]
+    smallest = tl.full((), 1.0, tl.float64)
     k = 0
     while k < rows:
-        row = tl.sum(tl.where(i == k, A, 0.0), axis=0)
-        inverse = 1.0 / tl.maximum(pick(row, r, k), least)
-        factor = row * inverse
-        A -= factor[:, None] * row[None, :]
-        A = tl.where(i == k, factor[None, :], A)
-        A = tl.where(j == k, factor[:, None], A)
-        A = tl.where((i == k) & (j == k), -inverse, A)
+        row = tl.sum(tl.where(r[:, None] == k, A, 0.0), axis=0)
+        pivot = pick(row, r, k)
+        smallest = tl.minimum(smallest, pivot)
+        pivot = tl.maximum(pivot, least)
+        factor = row / pivot
+        # Column k becomes the factor. Row k is not used again.
+        A -= factor[:, None] * tl.where(r == k, pivot - 1.0, row)[None, :]
         value = pick(b, r, k)
-        b = tl.where(r == k, value * inverse, b - factor * value)
+        b = tl.where(r == k, value / pivot, b - factor * value)
         if TWO:
             value = pick(c, r, k)
-            c = tl.where(r == k, value * inverse, c - factor * value)
+            c = tl.where(r == k, value / pivot, c - factor * value)
         k += 1
-    return b, c
+    return b, c, smallest
 
 
 @triton.jit
@@ -104,7 +111,7 @@ def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constex
     beta = tl.load(exponent)
     norm = tl.load(norms + r, mask=real, other=1.0)
     zero_row = tl.min(norm, axis=0) == 0.0
-    each, _ = log_shares(norms, omega, r, m, beta)
+    each, _lengths = log_shares(norms, omega, r, m, beta)
     first = first_twins(C, r, m)
     active = real & (first == r)
     rows = tl.where(tl.min(tl.where(first == r, 1, 0), axis=0) == 1, 0, m)
@@ -120,10 +127,11 @@ def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constex
     steps = 0
     stationary = zero_row.to(tl.int32)
     resolved = 0
+    finished = 0
     # Gramians that are not finite take no step.
     going = (tl.abs(tl.sum(each, axis=0)) < float("inf")).to(tl.int32) * (1 - stationary)
     while going == 1:
-        each, _ = log_shares(norms, omega, r, m, current)
+        each, _lengths = log_shares(norms, omega, r, m, current)
         log_kappa = current * log_sums(each, first, r, rows)
         shift = tl.max(tl.where(active, log_kappa / (1.0 + current), -float("inf")), axis=0)
         target = tl.where(active, log_kappa - (1.0 + current) * shift, 0.0)
@@ -155,12 +163,11 @@ def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constex
             total, square = tl.sum(w, axis=0), tl.sum(w * slope, axis=0)
             least = tl.min(tl.where(active, slope - 1e-15 * size, float("inf")), axis=0)
             resolved = tl.where((least > 0.0) & (least * least >= 20.0 * eps * square), 1, resolved)
-            vanishes = (square <= 12.0 * eps * total * total) & (resolved == 0)
-            stationary = tl.where(vanishes, 1, stationary)
-            # A sum that is negative or not finite is that of no Gramian.
-            lost = (square >= -(1e-9 + 64.0 * eps) * total * total) == 0
+            lost = is_square(c, w, eps) == 0
             resolved = tl.where(lost, 0, resolved)
             going = tl.where(lost, 0, going)
+            vanishes = (square <= 12.0 * eps * total * total) & (resolved == 0) & (going == 1)
+            stationary = tl.where(vanishes, 1, stationary)
 
             lack = tl.exp(tl.minimum(target - current * z, 340.0)) - slope
             errors = tl.where(z <= -340.0, lack, tl.abs(lack)) / size
@@ -182,7 +189,7 @@ def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constex
             scale = tl.where(active, tl.sqrt(w / (w + barrier)), 0.0)
             A = tl.where(r[:, None] == r[None, :], 1.0, c * scale[:, None] * scale[None, :])
             b = scale * (gap + x * miss)
-            b, _ = eliminate(A, b, b, r, tl.where(done == 1, 0, m), 4e-16 * m, False)
+            b, _same, _smallest = eliminate(A, b, b, r, tl.where(done == 1, 0, m), 4e-16 * m, False)
             xi = tl.where(active, b / tl.sqrt(tl.maximum(w * (w + barrier), 1e-300)), 0.0)
             eta = miss - current * xi
             falling = tl.where(current <= 1.0, tl.min(eta, axis=0), tl.min(xi, axis=0))
@@ -201,6 +208,7 @@ def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constex
             steps += 1 - done
 
         z, v = best_z, best_v
+        finished = tl.where(last, 1, 0)
         going = tl.where(last | (stationary == 1) | (steps >= 300), 0, going)
         if going == 1:
             rises = beta > current
@@ -209,7 +217,7 @@ def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constex
             z = tl.where(rises, z - 1.0, z)
             v = tl.where(rises, v - 1.0, v)
 
-    solved = (current == beta) & (resolved == 1) & (best_error <= 2e-16 * (1000.0 + 100.0 * m) * growth)
+    solved = (finished == 1) & (resolved == 1) & (best_error <= 2e-16 * (1000.0 + 100.0 * m) * growth)
     each, log_norm = log_shares(norms, omega, r, m, beta)
     log_kappa = beta * log_sums(each, first, r, rows)
     shift = tl.max(tl.where(active, log_kappa / (1.0 + beta), -float("inf")), axis=0)
@@ -234,7 +242,7 @@ def power(C, norms, omega, exponent, weights, residual, m, eps, MEAN: tl.constex
 
 
 @triton.jit
-def entropic(C, norms, temperature, weights, residual, m, B: tl.constexpr):
+def entropic(C, norms, temperature, weights, residual, m, eps, B: tl.constexpr):
     """Minimise ``t mean(norms^2) KL(w || uniform) + |J.T w|^2 / 2`` over the simplex."""
     r = tl.arange(0, B)
     real = r < m
@@ -278,7 +286,7 @@ def entropic(C, norms, temperature, weights, residual, m, B: tl.constexpr):
         q = norm * root * scale
         A = tl.where(r[:, None] == r[None, :], 1.0, c * q[:, None] * q[None, :])
         right = root * scale
-        x, y = eliminate(A, right * force, right, r, tl.where(done == 1, 0, m), 4e-16 * m, True)
+        x, y, _smallest = eliminate(A, right * force, right, r, tl.where(done == 1, 0, m), 4e-16 * m, True)
         x -= (tl.sum(right * x, axis=0) / tl.maximum(tl.sum(right * y, axis=0), 1e-300)) * y
         xi = tl.where(real, x * scale / tl.where(real, root, 1.0), 0.0)
         # Steps in w do not overshoot upwards, steps in log w not downwards. A negligible weight takes the full step.
@@ -292,6 +300,7 @@ def entropic(C, norms, temperature, weights, residual, m, B: tl.constexpr):
         w = w / total
         z -= tl.log(total)
         steps += 1
-    solved = (largest == 0.0) | (least <= 2e-16 * (1000.0 + 100.0 * m))
+    solved = (least <= 2e-16 * (1000.0 + 100.0 * m)) & (is_square(read_matrix(C, r, m), best * norm, eps) == 1)
+    solved = solved | (largest == 0.0)
     tl.store(weights + r, best, mask=real)
     tl.store(residual, tl.where(solved, tl.where(largest == 0.0, 0.0, least), float("inf")))

@@ -14,7 +14,7 @@ from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
 from paretograd.aggregators.named import CAGrad, DualProj
 from paretograd.checks import as_weights
-from paretograd.device.unit import DeviceUnit, DeviceWeights, constant, dependence, warps
+from paretograd.device.unit import DeviceUnit, DeviceWeights, constant, dependence
 from paretograd.geometry.cones import FLOAT32_ROWS
 
 
@@ -25,9 +25,7 @@ def upgrad(rule: UPGrad, unit: DeviceUnit) -> DeviceWeights:
     added, _, residuals = _project_each(unit)
     found = unit.empty()
     u = preference(rule.preference, unit)
-    quadratic_kernels.gather[(1,)](
-        added, residuals, unit.norms, u, *found, unit.m, B=unit.block, num_warps=warps(unit.block)
-    )
+    quadratic_kernels.gather[(1,)](added, residuals, unit.norms, u, *found, unit.m, **unit.launch)
     return found
 
 
@@ -46,9 +44,7 @@ def dualproj(rule: DualProj, unit: DeviceUnit) -> DeviceWeights:
 
     found = unit.empty()
     u = preference(rule.preference, unit)
-    quadratic_kernels.project_sum[(1,)](
-        unit.C, unit.norms, u, *found, unit.m, unit.resolution, B=unit.block, num_warps=warps(unit.block)
-    )
+    quadratic_kernels.project_sum[(1,)](unit.C, unit.norms, u, *found, unit.m, unit.resolution, **unit.launch)
     return found
 
 
@@ -57,13 +53,11 @@ def cagrad(rule: CAGrad, unit: DeviceUnit) -> DeviceWeights:
     from paretograd.device import level_kernels
 
     if rule.c == 0.0:
-        return DeviceWeights(preference(None, unit), unit.norms.new_zeros(()))
+        return unit.fixed(1.0 / unit.m)
     found = unit.empty()
-    radius = constant((rule.c,), unit.norms.device)
+    radius = unit.norms.new_full((), rule.c)
     level_kernels.conflict_averse[(1,)](
-        *(unit.C, unit.norms, radius, dependence(unit), *found, unit.m, unit.resolution),
-        B=unit.block,
-        num_warps=warps(unit.block),
+        unit.C, unit.norms, radius, dependence(unit), *found, unit.m, unit.resolution, **unit.launch
     )
     return found
 
@@ -84,18 +78,15 @@ def _equal_angles(unit: DeviceUnit, impartial: bool) -> DeviceWeights:
     found = unit.empty()
     noise = max(FLOAT32_ROWS, 8.0 * unit.eps)
     quadratic_kernels.equal_angles[(1,)](
-        *(unit.C, unit.norms, *found, unit.m, unit.resolution, noise, impartial),
-        B=unit.block,
-        num_warps=warps(unit.block),
+        unit.C, unit.norms, *found, unit.m, unit.resolution, noise, impartial, **unit.launch
     )
     return found
 
 
 def preference(values: Sequence[float] | None, unit: DeviceUnit) -> Tensor:
     """Return the weights of an average, shape ``(m,)``; None for 1/m each."""
-    if values is None:
-        return unit.norms.new_full((unit.m,), 1.0 / unit.m)
-    return constant(tuple(as_weights(values, "preference", unit.m).tolist()), unit.norms.device)
+    u = (1.0 / unit.m,) * unit.m if values is None else tuple(as_weights(values, "preference", unit.m).tolist())
+    return constant(u, unit.norms.device)
 
 
 def _project_each(unit: DeviceUnit) -> tuple[Tensor, Tensor, Tensor]:
@@ -108,7 +99,5 @@ def _project_each(unit: DeviceUnit) -> tuple[Tensor, Tensor, Tensor]:
     from paretograd.device import quadratic_kernels
 
     added, squares, residuals = unit.C.new_empty(unit.C.shape), unit.C.new_empty(unit.m), unit.C.new_empty(unit.m)
-    quadratic_kernels.project_each[(unit.m,)](
-        unit.C, added, squares, residuals, unit.m, unit.resolution, B=unit.block, num_warps=warps(unit.block)
-    )
+    quadratic_kernels.project_each[(unit.m,)](unit.C, added, squares, residuals, unit.m, unit.resolution, **unit.launch)
     return added, squares, residuals

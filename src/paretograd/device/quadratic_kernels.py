@@ -6,8 +6,9 @@ of the active vectors. An entry enters or leaves by one rank-one update of the w
 Whenever a minimiser is accepted, its slopes are computed anew from H, and one step of refinement removes the rounding
 of the updates.
 
-H is ``C + h h'``: C are cosines, h is zero for projections onto the dual cone and holds the inverse norms for points of
-the hull.
+H is ``D C D + (I - D^2) + h h'`` with cosines C and ``D = diag(g)``. The vector g is one, or less if the gradients have
+been shifted away from each other. The vector h is zero for projections onto the dual cone, and holds the inverse norms
+for points of the hull.
 """
 
 # mypy: ignore-errors
@@ -34,11 +35,25 @@ def times(matrix, x):
 
 
 @triton.jit
-def matrix_of(C, h, m, B: tl.constexpr):
-    # C + h h', with ones on the diagonal beyond m.
+def cosines_of(C, m, B: tl.constexpr):
+    # C, with ones on the diagonal beyond m.
     i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
     padding = tl.where((i == j) & (i >= m), 1.0, 0.0).to(tl.float64)
-    return tl.load(C + i * m + j, mask=(i < m) & (j < m), other=0.0) + padding + h[:, None] * h[None, :]
+    return tl.load(C + i * m + j, mask=(i < m) & (j < m), other=0.0) + padding
+
+
+@triton.jit
+def matrix_of(C, g, h, m, B: tl.constexpr):
+    # H.
+    i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    scaled = cosines_of(C, m, B) * g[:, None] * g[None, :]
+    return tl.where(i == j, 1.0, scaled) + h[:, None] * h[None, :]
+
+
+@triton.jit
+def product(C, g, h, x, m, B: tl.constexpr):
+    # H x.
+    return g * times(cosines_of(C, m, B), g * x) + (1.0 - g * g) * x + h * tl.sum(h * x, axis=0)
 
 
 @triton.jit
@@ -75,11 +90,11 @@ def moved_by_sweep(T, v, active, k, B: tl.constexpr):
 
 
 @triton.jit
-def solve(C, h, q, m, resolution, least, B: tl.constexpr):
+def solve(C, g, h, q, m, resolution, least, B: tl.constexpr):
     # Returns a, its slopes, and the residual: infinite if the limit was hit, or if the answer depends on distances
     # below the resolution. Squared distances below `least` count as zero.
     r = tl.arange(0, B)
-    T = matrix_of(C, h, m, B)
+    T = matrix_of(C, g, h, m, B)
     v, a = q, tl.zeros((B,), tl.float64)
     active, refused = tl.zeros((B,), tl.int32), tl.zeros((B,), tl.int32)
     slope = q
@@ -99,11 +114,10 @@ def solve(C, h, q, m, resolution, least, B: tl.constexpr):
             refused = tl.where((r == entered) & (moved == 0), 1, refused)
         else:
             a = tl.where(active == 1, v, 0.0)
-            H = matrix_of(C, h, m, B)
-            slope = times(H, a) + q
+            slope = product(C, g, h, a, m, B) + q
             move = times(T, tl.where(active == 1, slope, 0.0))
             a = tl.where(active == 1, tl.maximum(a + move, 0.0), 0.0)
-            slope = times(H, a) + q
+            slope = product(C, g, h, a, m, B) + q
             v = tl.where(active == 1, a, slope)
             refused = tl.where(moved == 1, 0, refused)
             waiting = tl.where((active == 1) | (refused == 1) | (r >= m), float("inf"), slope)
@@ -141,7 +155,8 @@ def project_each(C, A, squares, residuals, m, resolution, B: tl.constexpr):
     k = tl.program_id(0)
     r = tl.arange(0, B)
     q = tl.load(C + k * m + r, mask=r < m, other=0.0)
-    a, slope, residual = solve(C, tl.zeros((B,), tl.float64), q, m, resolution, resolution * resolution, B)
+    one, zero = tl.full((B,), 1.0, tl.float64), tl.zeros((B,), tl.float64)
+    a, slope, residual = solve(C, one, zero, q, m, resolution, resolution * resolution, B)
     tl.store(A + k * m + r, a, mask=r < m)
     tl.store(squares + k, pick(slope, r, k) + tl.sum(a * slope, axis=0))
     tl.store(residuals + k, residual)
@@ -155,9 +170,9 @@ def project_sum(C, norms, u, weights, residual, m, resolution, B: tl.constexpr):
     share = tl.load(u + r, mask=r < m, other=0.0)
     scaled = share * length
     size = tl.max(tl.abs(scaled), axis=0)
-    zero = tl.zeros((B,), tl.float64)
-    q = times(matrix_of(C, zero, m, B), scaled / tl.where(size > 0.0, size, 1.0))
-    a, _slope, left = solve(C, zero, q, m, resolution, resolution * resolution, B)
+    one, zero = tl.full((B,), 1.0, tl.float64), tl.zeros((B,), tl.float64)
+    q = times(cosines_of(C, m, B), scaled / tl.where(size > 0.0, size, 1.0))
+    a, _slope, left = solve(C, one, zero, q, m, resolution, resolution * resolution, B)
     tl.store(weights + r, share + a * (size / tl.where(length > 0.0, length, 1.0)), mask=r < m)
     tl.store(residual, left)
 
@@ -200,8 +215,7 @@ def equal_angles(C, norms, weights, residual, m, resolution, noise, IMPARTIAL: t
     length = tl.load(norms + r, mask=r < m, other=0.0)
     live = length > 0.0
     ones = tl.where(live, 1.0, 0.0).to(tl.float64)
-    zero = tl.zeros((B,), tl.float64)
-    T = matrix_of(C, zero, m, B)
+    T = cosines_of(C, m, B)
     least = tl.maximum(1e-6, 100.0 * resolution * resolution)
     k, distance = 0, tl.full((), 1.0, tl.float64)
     active = tl.zeros((B,), tl.int32)
@@ -211,7 +225,7 @@ def equal_angles(C, norms, weights, residual, m, resolution, noise, IMPARTIAL: t
         active = tl.where(r == k, 1, active)
         k += 1
     y = tl.where(r < m, -times(T, ones), 0.0)
-    cosines = matrix_of(C, zero, m, B)
+    cosines = cosines_of(C, m, B)
     y += tl.where(r < m, times(T, times(cosines, y) - ones), 0.0)
     wrong = tl.max(tl.where(r < m, tl.abs(times(cosines, y) - ones), 0.0), axis=0) / (1.0 + tl.max(tl.abs(y), axis=0))
     top = tl.max(length, axis=0)

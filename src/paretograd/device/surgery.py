@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
-from paretograd.device.unit import DeviceUnit, DeviceWeights, warps
+from paretograd.device.unit import DeviceUnit, DeviceWeights, constant
 
 #: The largest number of half-spaces that a gradient meets, so that a kernel ends within a few milliseconds.
 _MOST = 16_384
@@ -29,9 +29,7 @@ def pcgrad_plus(rule: PCGradPlus, unit: DeviceUnit) -> DeviceWeights:
     added, residuals = unit.C.new_empty(m, m), unit.C.new_empty(m)
     state, settled = unit.C.new_empty(2, m, m), unit.C.new_empty(m, dtype=torch.int32)
     sweep_kernels.pass_until_calm[(m,)](unit.C, added, state, settled, m, _MOST // m, B=block, num_warps=1)
-    sweep_kernels.limit_of_passes[(m,)](
-        unit.C, added, state, settled, residuals, m, unit.resolution, B=block, num_warps=warps(block)
-    )
+    sweep_kernels.limit_of_passes[(m,)](unit.C, added, state, settled, residuals, m, unit.resolution, **unit.launch)
     return _gather(unit, added, residuals, 1.0 / m)
 
 
@@ -40,8 +38,6 @@ def _gather(unit: DeviceUnit, added: Tensor, residuals: Tensor, share: float) ->
     from paretograd.device import quadratic_kernels
 
     found = unit.empty()
-    u = unit.norms.new_full((unit.m,), share)
-    quadratic_kernels.gather[(1,)](
-        added, residuals, unit.norms, u, *found, unit.m, B=unit.block, num_warps=warps(unit.block)
-    )
+    u = constant((share,) * unit.m, unit.norms.device)
+    quadratic_kernels.gather[(1,)](added, residuals, unit.norms, u, *found, unit.m, **unit.launch)
     return found

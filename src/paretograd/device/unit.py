@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from functools import cache, lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -65,9 +65,22 @@ class DeviceUnit(NamedTuple):
         """Block size of the kernels: the next power of two of m, at least 16."""
         return block_size(self.m)
 
+    @property
+    def launch(self) -> dict[str, int]:
+        """Options of a kernel that keeps a square block in registers: the size of the block, and its threads.
+
+        Left to itself, the compiler uses a quarter of the registers for the largest block.
+        """
+        options = {"B": self.block, "num_warps": warps(self.block)}
+        return options | {"maxnreg": 64} if self.block == 128 else options
+
     def empty(self) -> DeviceWeights:
         """Return weights and a residual for a kernel to write."""
         return DeviceWeights(self.norms.new_empty(self.m), self.norms.new_empty(()))
+
+    def fixed(self, weight: float) -> DeviceWeights:
+        """Return the same weight for every objective, which is exact."""
+        return DeviceWeights(self.norms.new_full((self.m,), weight), self.norms.new_zeros(()))
 
 
 def split(gramian: Tensor, eps: float) -> DeviceUnit:
@@ -91,15 +104,17 @@ def dependence(unit: DeviceUnit) -> Tensor:
 
     found = unit.norms.new_empty(())
     shift = (10.0 * unit.resolution) ** 2
-    unit_kernels.dependence[(1,)](unit.C, found, unit.m, shift, B=unit.block, num_warps=warps(unit.block), num_stages=1)
+    unit_kernels.dependence[(1,)](unit.C, found, unit.m, shift, **unit.launch)
     return found
 
 
-@lru_cache(maxsize=256)
+@cache
 def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Return parameters of a rule as a float64 tensor on a device.
+    """Return a vector of parameters as a float64 tensor on a device; do not write to it.
 
-    Kernel arguments are float32, and a copy from the host cannot be captured. So the copy is made once and kept.
+    A copy from the host cannot be captured. So it is made once and kept, because a captured graph may read it later.
+    A single number needs no copy: ``unit.norms.new_full((), value)`` fills it on the device. (As an argument of a
+    kernel it would be rounded to float32.)
     """
     return torch.tensor(values, dtype=torch.float64, device=device)
 
@@ -110,16 +125,16 @@ def block_size(m: int) -> int:
 
 
 def warps(block: int) -> int:
-    """Return the number of warps for a kernel that keeps a square block in registers: 8 to 32 numbers per thread."""
-    return {16: 1, 32: 4, 64: 8, 128: 16}[block]
+    """Return the number of warps for a kernel that keeps a square block in registers: 8 or 16 numbers per thread."""
+    return {16: 1, 32: 4, 64: 16, 128: 32}[block]
 
 
 @cache
 def serves(device: torch.device) -> bool:
-    """Return True if the kernels run on a device: CUDA with Triton, or any device under Triton's interpreter."""
+    """Return True if the kernels run on a device: NVIDIA's with Triton, or any device under Triton's interpreter."""
     try:
         import triton
     except ImportError:
         return False
     assert triton
-    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+    return (device.type == "cuda" and torch.version.hip is None) or os.environ.get("TRITON_INTERPRET") == "1"

@@ -20,7 +20,17 @@ from paretograd.aggregators.blend import Blend
 from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
 from paretograd.aggregators.mixed import Mixed
-from paretograd.aggregators.named import MGDA, CAGrad, CappedMGDA, DualProj, EntropicMGDA, Mean, PowerMean
+from paretograd.aggregators.named import (
+    MGDA,
+    CAGrad,
+    CappedMGDA,
+    ChiSquareMGDA,
+    DualProj,
+    EntropicMGDA,
+    Mean,
+    PowerMean,
+    SpectralMGDA,
+)
 from paretograd.aggregators.normalized import Normalized
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL
@@ -47,12 +57,14 @@ _SOLVERS: dict[type[Aggregator], Solver] = {
     Mean: hulls.mean,
     MGDA: hulls.mgda,
     CappedMGDA: hulls.capped_mgda,
+    ChiSquareMGDA: hulls.chi_square_mgda,
     ClippedMGDA: hulls.clipped_mgda,
     NashMTL: newton.nash_mtl,
     FairGrad: newton.fairgrad,
     PIVRG: newton.pivrg,
     PowerMean: newton.power_mean,
     EntropicMGDA: newton.entropic_mgda,
+    SpectralMGDA: newton.spectral_mgda,
 }
 
 #: Rules whose weights are not unique if gradients are dependent. Their sum then depends on the solver, and with it the

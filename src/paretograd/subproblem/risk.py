@@ -118,12 +118,13 @@ class Spectral(CoherentRisk):
         self.spectrum = None if spectrum is None else _check_spectrum(spectrum)
 
     def value(self, x: Array) -> float:
-        return _spectral_value(x, self._spectrum(len(x)))
+        return _spectral_value(x, self.spectrum_for(len(x)))
 
     def nearest(self, unit: UnitGramian) -> Point:
-        return spectral_min_norm_point(unit, self._spectrum(unit.m))
+        return spectral_min_norm_point(unit, self.spectrum_for(unit.m))
 
-    def _spectrum(self, m: int) -> Array:
+    def spectrum_for(self, m: int) -> Array:
+        """Return the spectrum for m objectives."""
         if self.spectrum is None:
             return np.arange(m, 0, -1.0) / (0.5 * m * (m + 1))
         return _spectrum_for(self.spectrum, m)
