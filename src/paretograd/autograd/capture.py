@@ -303,15 +303,16 @@ def _differentiate(plan: Plan) -> tuple[_Numbers, Pairs]:
     own = {id(param) for param in plan.own}
     rows, alone = Rows(plan.m, plan.device), Rows(plan.m, plan.device)
     values = plan.losses if isinstance(plan.losses, Tensor) else torch.stack([loss.reshape(()) for loss in plan.losses])
-    norms: list[Tensor] = []
+    mine: list[Tensor] = []
     for k, found in plain_gradients(plan, retain=False):
+        if any(grad.is_sparse for _, grad in found):
+            raise CaptureError("a parameter has a sparse gradient, whose size depends on the data")
         for param, grad in found:
             if id(param) in own:
                 alone.give(param, 0, grad)
             else:
                 rows.give(param, k, grad)
-        mine = [grad for param, grad in found if id(param) in own]
-        norms += torch._foreach_norm(mine) if mine else []
+        mine += [grad for param, grad in found if id(param) in own]
     gramians = torch.stack([rows.gramian(group) for group in plan.groups])
     eps = max((rounding(param) for param in plan.common), default=2e-16)
     solutions = [device_weights(plan.call.aggregator, gramian, eps) for gramian in gramians]
@@ -320,8 +321,8 @@ def _differentiate(plan: Plan) -> tuple[_Numbers, Pairs]:
     weights = torch.stack([solution.weights for solution in solutions if solution is not None])
     residual = torch.stack([solution.residual for solution in solutions if solution is not None]).amax()
     finite = torch.isfinite(gramians).all()
-    if norms:
-        finite = finite & torch.isfinite(torch.stack([norm.float() for norm in norms])).all()
+    if mine:
+        finite = finite & torch.isfinite(torch.stack([norm.float() for norm in torch._foreach_norm(mine)])).all()
     weights = torch.where(finite, weights, torch.nan)
     pairs: Pairs = []
     for group, chosen in zip(plan.groups, weights, strict=True):

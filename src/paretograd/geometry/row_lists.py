@@ -28,7 +28,7 @@ _BLOCK = 1 << 15
 _SHORT = 1 << 12
 
 #: Entries of a row that a program of the GPU's kernels takes at a time.
-_ITEM = 1 << 14
+_ITEM = 1 << 12
 
 #: Most rows that the GPU's kernels take.
 _MOST_ROWS = 32
