@@ -110,6 +110,25 @@ class _Captured:
     tables: Tables
 
 
+@dataclass(frozen=True)
+class _About:
+    """What a result needs to know about the plan, without its graph.
+
+    Attributes:
+        names: the names of the losses, if they have any.
+        eps: rounding of the Gramian's entries.
+        params: number of parameters.
+        m: number of losses.
+        device: the GPU.
+    """
+
+    names: tuple[str, ...] | None
+    eps: float
+    params: int
+    m: int
+    device: torch.device
+
+
 @dataclass
 class _Numbers:
     """Results of a step on the GPU.
@@ -149,7 +168,7 @@ class CapturedStep:
         self._stream: torch.cuda.Stream | None = None
         self._pool: Any = None
         self._rates: list[Tensor] = []
-        self._plan: Plan | None = None
+        self._about: _About | None = None
         self.reason: str | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Step:
@@ -209,7 +228,9 @@ class CapturedStep:
         """Run one step on the GPU without waiting for it."""
         torch.clear_autocast_cache()
         losses, names = named(self._losses_of(*args, **kwargs))
-        plan = self._plan = plan_of(replace(self._call, losses=settled(losses), names=names))
+        plan = plan_of(replace(self._call, losses=settled(losses), names=names))
+        eps = max((rounding(param) for param in plan.common), default=2e-16)
+        self._about = _About(names, eps, len(plan.common) + len(plan.own), plan.m, plan.device)
         if plan.device.type != "cuda":
             raise CaptureError("the losses are not on the GPU")
         if plan.call.aggregator.state_dict():
@@ -248,9 +269,8 @@ class CapturedStep:
         graph = torch.cuda.CUDAGraph()
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-        assert self._plan is not None  # of the steps before
-        count = len(self._plan.common) + len(self._plan.own)
-        tables = Tables(count * (2 * self._plan.m + 2), self._plan.device)
+        assert self._about is not None  # from the steps before
+        tables = Tables(self._about.params * (2 * self._about.m + 2), self._about.device)
         try:
             with tables.capturing(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 numbers, grads = self._body(args, kwargs)
@@ -258,7 +278,7 @@ class CapturedStep:
         except CaptureError:
             raise
         except RuntimeError as error:
-            torch.cuda.synchronize()
+            _leave_capture(self._about.device)
             lines = str(error).strip().splitlines() or [repr(error)]
             raise CaptureError(f"CUDA refused to capture it ({lines[0][:200]})") from error
         kept = [value for value in static if isinstance(value, Tensor)]
@@ -282,16 +302,22 @@ class CapturedStep:
                 group["lr"] = rate
 
     def _result(self, numbers: _Numbers, reason: str) -> Step:
-        plan, how = self._plan, How("jacobian", 1.0, reason)
-        assert plan is not None
-        eps = max((rounding(param) for param in plan.common), default=2e-16)
+        about, how = self._about, How("jacobian", 1.0, reason)
+        assert about is not None
         steps = [
-            Step(weights, gramian, plan.call.aggregator, eps=eps, names=plan.call.names, how=how)
+            Step(weights, gramian, self._call.aggregator, eps=about.eps, names=about.names, how=how)
             for weights, gramian in zip(numbers.weights, numbers.gramians, strict=True)
         ]
         step = steps[0] if len(steps) == 1 else Step.of_groups(steps)
         step.losses, step.residual = numbers.losses, numbers.residual
         return step
+
+
+def _leave_capture(device: torch.device) -> None:
+    """Put torch back to work after a capture that failed, which leaves the generator of random numbers in it."""
+    torch.cuda.synchronize(device)
+    generator = torch.cuda.default_generators[device.index or 0]
+    generator.graphsafe_set_state(generator.clone_state())
 
 
 def _signature(value: Any) -> object:
