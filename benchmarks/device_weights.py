@@ -6,8 +6,8 @@
 Time: from a float64 Gramian on the GPU to weights on the GPU, by CUDA events over many calls on conflicting gradients.
 "captured" replays a CUDA graph of the call; "host" is `rule.weights`, with its copies from and to the GPU. Accuracy:
 the largest error of a trusted direction relative to the host's, over the families of the tests. A direction shorter
-than 2e-7 of the longest gradient is rounding and counts as zero. With a test of m objectives and m + 4 parameters comes
-one with m / 2 parameters, if the family has it.
+than 2e-7 of the longest gradient is rounding and counts as zero. Each family has matrices with m + 4 parameters and, if
+its definition allows, with m / 2.
 """
 
 from __future__ import annotations

@@ -177,6 +177,8 @@ class CapturedStep:
         tensors = [value for value in inputs if isinstance(value, Tensor)]
         if self.reason is None and not kernels_available():
             self._refuse("there is no GPU with Triton" if not torch.cuda.is_available() else "Triton is missing")
+        if self.reason is None and self._call.aggregator.state_dict():
+            self._refuse(f"{self._call.aggregator!r} changes from step to step")
         if self.reason is None and any(not value.is_cuda for value in tensors):
             self._refuse("an input is not on the GPU; move all inputs there first")
         if self.reason is not None:
@@ -190,8 +192,10 @@ class CapturedStep:
                     return self._warm(args, kwargs)
                 found = self._graphs[key] = self._capture(inputs, spec)
             except CaptureError as error:
-                self._refuse(str(error))
-                return self._eagerly(args, kwargs)
+                reason = str(error)
+        if found is None:  # outside of the handler, which keeps the graph of the attempt
+            self._refuse(reason)
+            return self._eagerly(args, kwargs)
         return self._replay(found, tensors)
 
     def _refuse(self, reason: str) -> None:
@@ -233,8 +237,6 @@ class CapturedStep:
         self._about = _About(names, eps, len(plan.common) + len(plan.own), plan.m, plan.device)
         if plan.device.type != "cuda":
             raise CaptureError("the losses are not on the GPU")
-        if plan.call.aggregator.state_dict():
-            raise CaptureError(f"{plan.call.aggregator!r} changes from step to step")
         if COMPILED in plan.graph.operations and self._call.specific is None:
             raise CaptureError("a compiled model hides which parameters belong to a head; name these in specific")
         with torch.no_grad(), torch.autocast("cuda", enabled=False), set_aside(plan.graph.leaves):

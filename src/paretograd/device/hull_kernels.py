@@ -16,7 +16,7 @@ def hull_point(C, g, length, m, slack, B: tl.constexpr):
     # Weights on the simplex that minimise |J.T w|, and the residual. The weights y of the unit gradients minimise
     # y'Cy + (h'y - 1)^2. A negative y'Cy beyond the slack shows that C are no cosines.
     h = tl.min(length, axis=0) / tl.where(length > 0.0, length, 1.0)
-    y, slope, residual = solve(C, g, h, -h, m, 0.0, SINGULAR, B)
+    y, slope, residual = solve(C, g, h, -h, m, SINGULAR, 0.0, B)
     total, along = tl.sum(y, axis=0), tl.sum(h * y, axis=0)
     square = tl.sum(y * slope, axis=0) + along * (1.0 - along)
     residual = tl.where(square >= -slack * total * total, residual, float("inf"))
@@ -188,6 +188,10 @@ def in_ball(C, norms, radii, weights, residual, m, slack, B: tl.constexpr):
     low, low_value = tl.full((), 0.0, tl.float64), 1.0 / tl.sqrt(tl.where(outside == 1, excess, 1.0)) - wanted
     high, high_value = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
     mu = tl.where(outside == 1, strength / tl.where(reach > 0.0, reach, 1.0), 1.0)
+    # The largest change of a term of the direction with the excess, relative to all terms. It magnifies the error of
+    # the excess, by a lot if the ball touches a face of the simplex.
+    steep, before, excess_before = tl.full((), 0.0, tl.float64), w, excess
+    length_or_zero = tl.where(r < m, length, 0.0)
     steps, side = 0, 0
     while (searching == 1) & (steps < 80):
         lengths = tl.where(r < m, tl.sqrt(length * length + mu), float("inf"))
@@ -196,6 +200,9 @@ def in_ball(C, norms, radii, weights, residual, m, slack, B: tl.constexpr):
         excess = excess_of(point, m, B)
         value = 1.0 / tl.sqrt(tl.maximum(excess, 1e-300)) - wanted
         error = tl.abs(excess - goal)
+        change = tl.max(tl.abs(point - before) * length_or_zero, axis=0) / tl.sum(point * length_or_zero, axis=0)
+        steep = tl.maximum(steep, change / tl.maximum(tl.abs(excess - excess_before), 64.0 * rounding))
+        before, excess_before = point, excess
         if error < off:
             w, left, off = point, wrong, error
         if excess > goal:
@@ -217,4 +224,4 @@ def in_ball(C, norms, radii, weights, residual, m, slack, B: tl.constexpr):
         steps += 1
     lost = (outside == 1) & ((mu < 1e-10) | ((off <= 1e-12 * (1.0 + radius)) == 0))
     tl.store(weights + r, w, mask=r < m)
-    tl.store(residual, tl.where(lost, float("inf"), tl.maximum(left, off / (1.0 + radius))))
+    tl.store(residual, tl.where(lost, float("inf"), tl.maximum(left, steep * (off + rounding))))

@@ -11,7 +11,7 @@ At the end of a piece one entry enters or leaves the support, by a sweep of the 
 import triton
 import triton.language as tl
 
-from paretograd.device.quadratic_kernels import ROUNDING, TRUSTED, cosines_of, entry_of, pick, sweep, times
+from paretograd.device.quadratic_kernels import APART, ROUNDING, TRUSTED, cosines_of, entry_of, pick, sweep, times
 
 
 @triton.jit
@@ -112,7 +112,7 @@ def conflict_averse(C, norms, radii, dependent, weights, residual, m, resolution
     worst = tl.maximum(worst, (distance - radius) / tl.where(radius > 0.0, radius, 1.0))
     i, j = r[:, None], r[None, :]
     inverse = tl.max(tl.max(tl.where((i == j) & (active == 1)[:, None], -T, 0.0), axis=1), axis=0)
-    lost = (searching == 1) | (worst > 1e-10) | ((size > TRUSTED) & (inverse * least > 1.0))
+    lost = (searching == 1) | (worst > 1e-10) | ((size > TRUSTED) & (inverse * tl.maximum(least, APART) > 1.0))
     # The host allows no level above zero if the gradients almost cancel. A high level shows that they do not.
     whole = tl.sqrt(tl.maximum(tl.sum((pull + a) * (base + times(cosines, a)), axis=0), 0.0))
     high = level * (bottom / top) > 4.0 * resolution * whole

@@ -1,32 +1,32 @@
 """Rules that constrain the slopes of the direction, solved on the device.
 
-UPGrad, Greedy-DCP and DualProj project onto the dual cone, CAGrad maximises the least slope, and IMTL-G and ConFIG ask
-for equal slopes.
+UPGrad, Greedy-DCP and DualProj project onto the dual cone, PCGrad and PCGrad+ onto one half-space after the other.
+CAGrad maximises the least slope, and IMTL-G and ConFIG ask for equal slopes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
 from paretograd.aggregators.named import CAGrad, DualProj
+from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.checks import as_weights
 from paretograd.device.unit import DeviceUnit, DeviceWeights, constant, dependence
 from paretograd.geometry.cones import FLOAT32_ROWS
 
+#: The largest number of half-spaces that PCGrad+ projects a gradient onto, so that it ends within a few milliseconds.
+_MOST = 16_384
+
 
 def upgrad(rule: UPGrad, unit: DeviceUnit) -> DeviceWeights:
     """Project every gradient onto the dual cone, then average."""
-    from paretograd.device import quadratic_kernels
-
     added, _, residuals = _project_each(unit)
-    found = unit.empty()
-    u = preference(rule.preference, unit)
-    quadratic_kernels.gather[(1,)](added, residuals, unit.norms, u, *found, unit.m, **unit.launch)
-    return found
+    return _gather(unit, added, residuals, _preference(rule.preference, unit))
 
 
 def greedy_dcp(rule: GreedyDCP, unit: DeviceUnit) -> DeviceWeights:
@@ -43,9 +43,30 @@ def dualproj(rule: DualProj, unit: DeviceUnit) -> DeviceWeights:
     from paretograd.device import quadratic_kernels
 
     found = unit.empty()
-    u = preference(rule.preference, unit)
+    u = _preference(rule.preference, unit)
     quadratic_kernels.project_sum[(1,)](unit.C, unit.norms, u, *found, unit.m, unit.resolution, **unit.launch)
     return found
+
+
+def pcgrad(rule: PCGrad, unit: DeviceUnit) -> DeviceWeights:
+    """Make one pass of projections in the given order."""
+    from paretograd.device import sweep_kernels
+
+    added, residuals = unit.C.new_empty(unit.C.shape), unit.C.new_empty(unit.m)
+    sweep_kernels.pass_once[(unit.m,)](unit.C, added, residuals, unit.m, B=unit.block, num_warps=1)
+    return _gather(unit, added, residuals, _preference([1.0] * unit.m if rule.reduction == "sum" else None, unit))
+
+
+def pcgrad_plus(rule: PCGradPlus, unit: DeviceUnit) -> DeviceWeights:
+    """Repeat the passes until the lifts are geometric series, then add their sums."""
+    from paretograd.device import sweep_kernels
+
+    m = unit.m
+    added, residuals = unit.C.new_empty(m, m), unit.C.new_empty(m)
+    state, settled = unit.C.new_empty(2, m, m), unit.C.new_empty(m, dtype=torch.int32)
+    sweep_kernels.pass_until_calm[(m,)](unit.C, added, state, settled, m, _MOST // m, B=unit.block, num_warps=1)
+    sweep_kernels.limit_of_passes[(m,)](unit.C, added, state, settled, residuals, m, unit.resolution, **unit.launch)
+    return _gather(unit, added, residuals, _preference(None, unit))
 
 
 def cagrad(rule: CAGrad, unit: DeviceUnit) -> DeviceWeights:
@@ -83,10 +104,26 @@ def _equal_angles(unit: DeviceUnit, impartial: bool) -> DeviceWeights:
     return found
 
 
-def preference(values: Sequence[float] | None, unit: DeviceUnit) -> Tensor:
+def _preference(values: Sequence[float] | None, unit: DeviceUnit) -> Tensor:
     """Return the weights of an average, shape ``(m,)``; None for 1/m each."""
     u = (1.0 / unit.m,) * unit.m if values is None else tuple(as_weights(values, "preference", unit.m).tolist())
     return constant(u, unit.norms.device)
+
+
+def _gather(unit: DeviceUnit, added: Tensor, residuals: Tensor, u: Tensor) -> DeviceWeights:
+    """Return the weights of the sum of all projected gradients, weighted by ``u``.
+
+    Args:
+        unit: the Gramian.
+        added: what is added to each unit gradient, in unit gradients, shape ``(m, m)``.
+        residuals: one for each gradient.
+        u: shape ``(m,)``.
+    """
+    from paretograd.device import quadratic_kernels
+
+    found = unit.empty()
+    quadratic_kernels.gather[(1,)](added, residuals, unit.norms, u, *found, unit.m, **unit.launch)
+    return found
 
 
 def _project_each(unit: DeviceUnit) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,6 +22,10 @@ ROUNDING = tl.constexpr(4e-15)
 #: Multipliers up to this are trusted even if the active gradients are nearly dependent, as on the host.
 TRUSTED = tl.constexpr(30.0)
 
+#: Larger multipliers are trusted if the squared distances from each other's spans exceed this: the rounding of the
+#: cosines, 2e-16, then changes the direction by at most 1e-8.
+APART = tl.constexpr(2e-8)
+
 
 @triton.jit
 def pick(values, r, k):
@@ -90,9 +94,9 @@ def moved_by_sweep(T, v, active, k, B: tl.constexpr):
 
 
 @triton.jit
-def solve(C, g, h, q, m, resolution, least, B: tl.constexpr):
+def solve(C, g, h, q, m, least, apart, B: tl.constexpr):
     # Returns a, its slopes, and the residual: infinite if the limit was hit, or if the answer depends on distances
-    # below the resolution. Squared distances below `least` count as zero.
+    # that are not known. Squared distances below `least` count as zero. For large multipliers they must exceed `apart`.
     r = tl.arange(0, B)
     T = matrix_of(C, g, h, m, B)
     v, a = q, tl.zeros((B,), tl.float64)
@@ -145,7 +149,7 @@ def solve(C, g, h, q, m, resolution, least, B: tl.constexpr):
     # The inverse has the inverse squared distances of the active vectors from each other's spans on its diagonal.
     i, j = r[:, None], r[None, :]
     inverse = tl.max(tl.max(tl.where((i == j) & (active == 1)[:, None], -T, 0.0), axis=1), axis=0)
-    lost = lost | ((size > TRUSTED) & (inverse * resolution * resolution > 1.0))
+    lost = lost | ((size > TRUSTED) & (inverse * apart > 1.0))
     return a, slope, tl.where(lost, float("inf"), residual)
 
 
@@ -155,8 +159,8 @@ def project_each(C, A, squares, residuals, m, resolution, B: tl.constexpr):
     k = tl.program_id(0)
     r = tl.arange(0, B)
     q = tl.load(C + k * m + r, mask=r < m, other=0.0)
-    one, zero = tl.full((B,), 1.0, tl.float64), tl.zeros((B,), tl.float64)
-    a, slope, residual = solve(C, one, zero, q, m, resolution, resolution * resolution, B)
+    one, zero, least = tl.full((B,), 1.0, tl.float64), tl.zeros((B,), tl.float64), resolution * resolution
+    a, slope, residual = solve(C, one, zero, q, m, least, tl.maximum(least, APART), B)
     tl.store(A + k * m + r, a, mask=r < m)
     tl.store(squares + k, pick(slope, r, k) + tl.sum(a * slope, axis=0))
     tl.store(residuals + k, residual)
@@ -170,9 +174,9 @@ def project_sum(C, norms, u, weights, residual, m, resolution, B: tl.constexpr):
     share = tl.load(u + r, mask=r < m, other=0.0)
     scaled = share * length
     size = tl.max(tl.abs(scaled), axis=0)
-    one, zero = tl.full((B,), 1.0, tl.float64), tl.zeros((B,), tl.float64)
+    one, zero, least = tl.full((B,), 1.0, tl.float64), tl.zeros((B,), tl.float64), resolution * resolution
     q = times(cosines_of(C, m, B), scaled / tl.where(size > 0.0, size, 1.0))
-    a, _slope, left = solve(C, one, zero, q, m, resolution, resolution * resolution, B)
+    a, _slope, left = solve(C, one, zero, q, m, least, tl.maximum(least, APART), B)
     tl.store(weights + r, share + a * (size / tl.where(length > 0.0, length, 1.0)), mask=r < m)
     tl.store(residual, left)
 

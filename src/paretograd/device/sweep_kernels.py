@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-from paretograd.device.quadratic_kernels import cosines_of, pick, solve, times
+from paretograd.device.quadratic_kernels import APART, cosines_of, pick, solve, times
 
 #: Lifts below this are rounding, relative to the coefficients, as on the host.
 NOTHING = tl.constexpr(1e-14)
@@ -67,11 +67,12 @@ def limit_of_passes(C, A, X, settled, residuals, m, resolution, B: tl.constexpr)
     # the slope zero, and the others are not touched.
     k = tl.program_id(0)
     r = tl.arange(0, B)
-    one, zero = tl.full((B,), 1.0, tl.float64), tl.zeros((B,), tl.float64)
+    one, zero, least = tl.full((B,), 1.0, tl.float64), tl.zeros((B,), tl.float64), resolution * resolution
     a = tl.load(A + k * m + r, mask=r < m, other=0.0)
     x = tl.load(X + k * m + r, mask=r < m, other=0.0)
     touched = tl.load(X + (tl.num_programs(0) + k) * m + r, mask=r < m, other=0.0) > 0.0
-    added, _slope, residual = solve(C, one, zero, tl.where(touched, x, 1e30), m, resolution, resolution * resolution, B)
+    q = tl.where(touched, x, 1e30)
+    added, _slope, residual = solve(C, one, zero, q, m, least, tl.maximum(least, APART), B)
     x += times(cosines_of(C, m, B), added)
     size = 1.0 + tl.max(a + added, axis=0)
     apart = tl.max(tl.where(touched, x, -x) * tl.where(r < m, 1.0, 0.0), axis=0) / size

@@ -34,7 +34,7 @@ from paretograd.aggregators.named import (
 from paretograd.aggregators.normalized import Normalized
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL
-from paretograd.device import hulls, newton, projections, surgery
+from paretograd.device import hulls, newton, projections
 from paretograd.device.unit import MOST, DeviceUnit, DeviceWeights, dependence, serves, split
 
 __all__ = ["TRUSTED", "DeviceWeights", "device_weights", "has_device_solver"]
@@ -52,8 +52,8 @@ _SOLVERS: dict[type[Aggregator], Solver] = {
     CAGrad: projections.cagrad,
     IMTLG: projections.imtl_g,
     ConFIG: projections.config,
-    PCGrad: surgery.pcgrad,
-    PCGradPlus: surgery.pcgrad_plus,
+    PCGrad: projections.pcgrad,
+    PCGradPlus: projections.pcgrad_plus,
     Mean: hulls.mean,
     MGDA: hulls.mgda,
     CappedMGDA: hulls.capped_mgda,
