@@ -46,7 +46,7 @@ test-on-%: $(VENV)/.stamp-test
 	OPENBLAS_CORETYPE=$* OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) $(NUMERICAL) $(ARGS)
 
 test-kernels: $(VENV)/.stamp-test-kernels  ## test the GPU kernels with Triton's interpreter
-	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_kernels.py tests/device $(ARGS)
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/test_kernels.py tests/device $(ARGS)
 
 test-flower: $(FLOWER_VENV)/.stamp  ## test the Flower strategy: unit tests, and the example app simulated and deployed
 	OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest -c tests_flower/pytest.ini tests_flower $(ARGS)

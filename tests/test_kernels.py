@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from paretograd.experiments.fairness import ensemble
 from paretograd.experiments.federated.clients import Clients, Layout
 from paretograd.experiments.federated.fused import FusedPass
+from paretograd.geometry import row_lists
 from paretograd.problems.cifar10 import Images, cnn
 from paretograd.problems.networks import normalized
 
@@ -127,3 +128,29 @@ def test_fused_pass_of_the_federated_study() -> None:
 def _close(found: torch.Tensor, wanted: torch.Tensor, bound: float) -> None:
     error = float((found.double() - wanted.double()).norm() / wanted.double().norm())
     assert error <= bound, (error, bound)
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [3, 13])
+def test_rows_that_lie_in_many_tensors(dtype: torch.dtype, rows: int) -> None:
+    """Gramian and weighted sum through a table of addresses; lengths that are no multiple of any block."""
+    from paretograd.geometry import triton_kernels  # imports Triton
+
+    draw = torch.Generator().manual_seed(3)
+    lists = [[torch.randn(n, dtype=dtype, generator=draw) for _ in range(rows)] for n in (5, 300, 4100)]
+    J = torch.cat([torch.stack(each) for each in lists], dim=1).double()
+    items = row_lists._items((5, 300, 4100), torch.device("cpu"))
+    table, kind, double = row_lists._addresses(lists), row_lists._kind(lists[0][0]), dtype is torch.float64
+    if rows <= triton_kernels.MOST_PAIRED:
+        parts = torch.empty(2, rows, rows, dtype=torch.float64)
+        triton_kernels.pairs_of_lists[(2,)](table, items, len(items), parts, kind, rows, 128, double, False)
+    else:
+        parts = torch.empty(2, 16, 16, dtype=torch.float64)
+        triton_kernels.product_of_lists[(2,)](table, items, len(items), parts, kind, rows, 16, 32, double)
+    bound = 1e-12 if double else 1e-5
+    _close(parts.sum(dim=0)[:rows, :rows], J @ J.T, bound)
+    w, outputs = torch.randn(rows, dtype=dtype, generator=draw), [torch.empty_like(each[0]) for each in lists]
+    table = row_lists._addresses([[output, *each] for output, each in zip(outputs, lists, strict=True)])
+    triton_kernels.weighted_lists[(2,)](table, items, len(items), w, kind, rows, 1024, double, False)
+    _close(torch.cat(outputs), (w.double() @ J).to(dtype), bound)

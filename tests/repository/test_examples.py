@@ -87,6 +87,13 @@ def test_pinn(script: Callable[..., str]) -> None:
     assert after < 0.05
 
 
+def test_captured(script: Callable[..., str]) -> None:
+    printed = script("captured.py", "--steps", "120", "--device", "cpu")
+    assert "the step is eager, because" in printed
+    assert len(changes(printed)) == 3
+    assert all(after < 0.5 * before for before, after in changes(printed)), printed
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_amp(dtype: str, script: Callable[..., str]) -> None:
     printed = script("amp.py", "--steps", "60", "--dtype", dtype)
