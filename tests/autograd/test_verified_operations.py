@@ -20,7 +20,7 @@ FINDINGS = json.loads((ROOT / "benchmarks" / "results" / "vmap-cpu.json").read_t
 
 
 def test_every_operation_was_right_in_every_sample() -> None:
-    assert batched.SWEPT <= set(FINDINGS["right"])
+    assert set(FINDINGS["right"]) >= batched.SWEPT
 
 
 def test_no_operation_was_ever_wrong() -> None:
