@@ -78,7 +78,6 @@ def test_little_memory_needs_no_rows() -> None:
 
 def test_a_way_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong rule for a layer: the first step finds out, and every step is right."""
-    right = torch.Tensor.sum
     from paretograd.autograd.linear_rules import Affine
 
     part = Affine.part
@@ -88,8 +87,28 @@ def test_a_way_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         how = checked_step(net, engine="gramian").how
     assert how is not None
     assert how.way == "jacobian"
-    assert right is torch.Tensor.sum
     assert {checked_step(net).how.way for _ in range(9)} <= {"jacobian", "batched"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("engine", ["auto", "jacobian", "batched", "gramian"])
+@pytest.mark.parametrize("step", [0, 2, 12])
+def test_a_gradient_that_is_not_finite_is_named_at_any_step(engine: str, step: int) -> None:
+    """Also by a way that frees the graph, once it is known to work."""
+    net = Tasks()
+    for _ in range(step):
+        checked_step(net, engine=engine)
+    net.zero_grad()
+    losses = net.losses()
+    losses[2] = losses[2] * torch.nan
+    with pytest.raises(pg.NonFiniteGradientError) as caught:
+        pg.backward(losses, pg.UPGrad(), engine=engine)  # type: ignore[arg-type]
+    assert caught.value.objectives == [2]
+    assert all(param.grad is None for param in net.parameters())
+    losses = net.losses()
+    losses[2] = losses[2] * torch.inf
+    assert not pg.backward(losses, pg.UPGrad(), engine=engine, nonfinite="propagate").finite  # type: ignore[arg-type]
+    assert not all(bool(param.grad.isfinite().all()) for param in net.parameters())
+    checked_step(net, engine=engine)
 
 
 def test_rows_to_look_at() -> None:

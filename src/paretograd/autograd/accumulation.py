@@ -14,6 +14,7 @@ from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.autograd.backward import accumulate as add_to_grads
 from paretograd.autograd.backward import set_aside
 from paretograd.autograd.call import Call, Params, is_private, listed, named, plan_of, settled
+from paretograd.autograd.entry import several_processes
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
 from paretograd.autograd.step import How, Step
@@ -133,6 +134,11 @@ def accumulate(
         dtype: dtype of the rows; None for that of each parameter.
         device: device of the rows, such as the CPU to save memory of the GPU; None for that of each parameter.
     """
+    if several_processes():
+        raise ParameterError(
+            "accumulate works in a single process for now; with several, call backward for each micro-batch, which "
+            "aggregates each of them by itself"
+        )
     call = Call(
         losses=None,
         params=settled(params),

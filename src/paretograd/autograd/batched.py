@@ -78,11 +78,12 @@ class BatchedRows(RowsWay):
 
     def _differentiate(self) -> None:
         plan = self.plan
-        source, own = start(plan, free=not self._retain)
+        free = not self._retain and plan.call.chunk is None
+        source, own = start(plan, free=free)
         for k, pairs in own.items():
             self._give_own(k, pairs)
         # Below the heads, rows do not mix, so that no further pass is needed to find one that is not finite.
-        self._freed = not self._retain and source.below and plan.call.chunk is None
+        self._freed = free and source.below
         found = batched_rows(source, plan.common, plan.call.chunk, free=self._freed)
         for param, rows in zip(plan.common, found, strict=True):
             if rows is not None:

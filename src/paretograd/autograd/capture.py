@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.autograd.backward import accumulate, backward, set_aside
 from paretograd.autograd.call import Call, Params, Plan, listed, named, plan_of, settled
+from paretograd.autograd.entry import several_processes
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
 from paretograd.autograd.step import How, Step
@@ -177,6 +178,8 @@ class CapturedStep:
         tensors = [value for value in inputs if isinstance(value, Tensor)]
         if self.reason is None and not kernels_available():
             self._refuse("there is no GPU with Triton" if not torch.cuda.is_available() else "Triton is missing")
+        if self.reason is None and several_processes():
+            self._refuse("several processes share the work")
         if self.reason is None and self._call.aggregator.state_dict():
             self._refuse(f"{self._call.aggregator!r} changes from step to step")
         if self.reason is None and any(not value.is_cuda for value in tensors):

@@ -141,13 +141,13 @@ class Differentiation:
         reason = self._obvious(kind)
         if reason is not None:
             return PlainRows(plan), How("jacobian", 1.0, reason)
-        name = kind.next()
-        if call.max_memory is not None or name != "gramian":
+        name, trying = kind.next(), kind.best() is None
+        if trying or call.max_memory is not None:
             name, reason = self._within_memory(kind, name)
-        self._timed = name if kind.best() is None else ""
-        self._started = _now(plan.device) if self._timed else 0.0
+        if trying and not reason:
+            self._timed, self._started = name, _now(plan.device)
         if name == "jacobian":
-            return PlainRows(plan, retain=bool(self._timed)), How(name, 1.0, reason or _why(kind))
+            return PlainRows(plan), How(name, 1.0, reason or _why(kind))
         return self._take(kind, name, reason or _why(kind))
 
     def _obvious(self, kind: _Kind) -> str | None:
@@ -192,9 +192,13 @@ class Differentiation:
         groups, own = [list(group) for group in plan.groups], list(plan.own)
         try:
             way = _WAYS[name](plan, retain=name not in kind.taken)
-        except NotFiniteError:
+        except NotFiniteError as error:
+            if error.final:
+                raise
             return PlainRows(plan), How("jacobian", 1.0, "a gradient is not finite; plain passes tell which")
         except RuntimeError as error:  # no batching rule for some operation, or no memory for it
+            if name in kind.taken:  # it worked before, and the graph may be freed
+                raise
             plan.groups, plan.own = groups, own
             plain = PlainRows(plan)
             kind.refused[name] = str(error).strip().splitlines()[0][:120] if str(error).strip() else repr(error)

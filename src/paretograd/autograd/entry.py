@@ -54,6 +54,12 @@ def register(handler: Handler) -> None:
     _HANDLER[:] = [handler]
 
 
+def several_processes() -> bool:
+    """Return True if `torch.distributed` is initialised with more than one process."""
+    distributed = torch.distributed
+    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+
+
 def handler() -> Handler | None:
     """Return the handler if `torch.distributed` is initialised, else None."""
     distributed = torch.distributed

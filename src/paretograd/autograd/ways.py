@@ -28,11 +28,16 @@ COMPILED = "CompiledFunctionBackward"
 
 
 class NotFiniteError(NonFiniteGradientError):
-    """Gradients that hold NaN or infinity, with a function that returns the gradients of the sum, which do so, too."""
+    """Gradients that hold NaN or infinity.
 
-    def __init__(self, objectives: Sequence[int], plain_sum: Callable[[], Pairs]) -> None:
+    Attributes:
+        plain_sum: function that returns the gradients of the sum, which hold them, too.
+        final: True if the graph was freed, so that no plain passes can tell more.
+    """
+
+    def __init__(self, objectives: Sequence[int], plain_sum: Callable[[], Pairs], final: bool = False) -> None:
         super().__init__(objectives)
-        self.plain_sum = plain_sum
+        self.plain_sum, self.final = plain_sum, final
 
 
 class Way(ABC):
@@ -88,7 +93,7 @@ class RowsWay(Way):
             if not bad:  # squares of finite gradients left the range of float32
                 self._multiply(exact=True)
             if bad or not np.isfinite(self.array).all():
-                raise NotFiniteError(bad or list(range(plan.m)), self._plain_sum)
+                raise NotFiniteError(bad or list(range(plan.m)), self._plain_sum, self._freed)
 
     @abstractmethod
     def _differentiate(self) -> None:
@@ -112,7 +117,7 @@ class RowsWay(Way):
         bad = {k for (k, _), good in zip(self._given, fine, strict=True) if not good}
         self._given.clear()
         if bad and self._own.not_finite():
-            raise NotFiniteError(sorted({*bad, *self.rows.not_finite()}), self._plain_sum)
+            raise NotFiniteError(sorted({*bad, *self.rows.not_finite()}), self._plain_sum, self._freed)
 
     def _find_heads(self) -> None:
         """Sort out parameters of a compiled model that only one loss reaches.
