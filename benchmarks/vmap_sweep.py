@@ -147,7 +147,7 @@ class Tally:
 
 @dataclass
 class Result:
-    """What was found about an operator.
+    """Findings about one operator.
 
     Attributes:
         samples: number of samples that were compared.

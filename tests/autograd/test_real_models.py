@@ -1,4 +1,4 @@
-"""What real models do to the engine: leaves that are no parameters, checkpoints, compilers, sparse tables, names.
+"""Habits of real models: leaves that are no parameters, checkpoints, compilers, sparse tables, named losses.
 
 Each case was found with a model that people train, which stands here in its smallest form.
 """

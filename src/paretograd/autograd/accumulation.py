@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.autograd.backward import accumulate as add_to_grads
-from paretograd.autograd.backward import set_aside
-from paretograd.autograd.call import Call, Params, is_private, listed, named, plan_of, settled
+from paretograd.autograd.backward import undisturbed
+from paretograd.autograd.call import Call, Params, check_rule, listed, named, plan_of, rule_of, settled, sort
 from paretograd.autograd.entry import several_processes
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
@@ -64,7 +64,7 @@ class Accumulation:
         plan = plan_of(replace(self._call, losses=settled(values), names=names))
         if self._rows is not None and plan.m != self._rows.m:
             raise ShapeError(f"this micro-batch has {plan.m} losses, the ones before it {self._rows.m}")
-        with torch.no_grad(), torch.autocast(plan.device.type, enabled=False), set_aside(plan.graph.leaves):
+        with undisturbed(plan):
             found = list(plain_gradients(plan, retain=False))
             if self._rows is None:
                 self._rows, self._device, self._names = Rows(plan.m, self._place or plan.device), plan.device, names
@@ -78,23 +78,14 @@ class Accumulation:
 
     def step(self, aggregator: Aggregator | AggregatorModule) -> Step:
         """Apply the rule to the sums, add the result to ``.grad`` as `backward` does, and forget the rows."""
-        rule = aggregator.aggregator if isinstance(aggregator, AggregatorModule) else aggregator
-        if not isinstance(rule, Aggregator):
-            raise ParameterError(f"aggregator={aggregator!r}: give a rule, such as paretograd.UPGrad()")
+        rule = rule_of(aggregator)
+        check_rule(rule)
         if self._rows is None:
             raise ParameterError("there are no rows yet: call add(losses) for each micro-batch first")
         rows, params = self._rows, list(self._params.values())
-        forced = [{id(param) for param in given or ()} for given in (self._call.shared, self._call.specific)]
-        own = [
-            param
-            for param in params
-            if id(param) in forced[1]
-            or (rows.m > 1 and is_private(param, self._reached) and id(param) not in forced[0])
-        ]
-        alone = {id(param) for param in own}
-        common = [param for param in params if id(param) not in alone]
+        (common,), own = sort(replace(self._call, has_rule=True), [params], self._reached, rows.m)
         with torch.no_grad():
-            eps = max((rounding(param) for param in common), default=2e-16)
+            eps = rounding(common)
             gramian = rows.gramian(common)
             array = as_array(gramian)
             if eps > 1e-15 and out_of_range(array) is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
-from paretograd.autograd.call import Call, Engine, Parallel, Params, Plan, listed, named, plan_of, settled
+from paretograd.autograd.call import Call, Engine, Parallel, Params, Plan, listed, named, plan_of, rule_of, settled
 from paretograd.autograd.choice import Differentiation
 from paretograd.autograd.entry import handler, opaque
 from paretograd.autograd.step import How, Step
@@ -83,7 +83,7 @@ def backward(
         losses=settled(losses),
         names=names,
         params=settled(params),
-        aggregator=aggregator.aggregator if isinstance(aggregator, AggregatorModule) else aggregator,
+        aggregator=rule_of(aggregator),
         shared=listed(shared),
         specific=listed(specific),
         retain_graph=retain_graph,
@@ -104,7 +104,7 @@ def backward(
 def _alone(call: Call) -> Step:
     """Do the work of a single process."""
     plan = plan_of(call)
-    with torch.no_grad(), torch.autocast(plan.device.type, enabled=False), set_aside(plan.graph.leaves):
+    with undisturbed(plan):
         try:
             differentiation = Differentiation(plan)
         except NotFiniteError as found:
@@ -159,6 +159,13 @@ def accumulate(found: Sequence[tuple[Tensor, Tensor]]) -> None:
     for param, _ in found:  # hooks that run after .grad is set, such as those of an optimizer in the backward pass
         for hook in list((getattr(param, _HOOKS[1], None) or {}).values()):
             hook(param)
+
+
+@contextmanager
+def undisturbed(plan: Plan) -> Iterator[None]:
+    """Let no grad mode, autocast or hook of the caller take part in the passes of a plan."""
+    with torch.no_grad(), torch.autocast(plan.device.type, enabled=False), set_aside(plan.graph.leaves):
+        yield
 
 
 @contextmanager

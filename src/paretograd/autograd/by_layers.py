@@ -91,7 +91,7 @@ class _LayerGroup:
         served = [*self._rules, *self._tied]
         self.served = sum(param.numel() for layer in served for param in layer.params)
         self.streams = bool(served) and _is_large(served, self._rest)
-        self.eps = max((rounding(param) for param in params), default=2e-16)
+        self.eps = rounding(params)
         self._scales = torch.ones(plan.m, dtype=torch.float64, device="cpu")
         self.gramian, self.array = self._differentiate(source)
         wanted = self._wanted_scales()

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from paretograd.aggregators.base import Aggregator
+from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.autograd.graph import Graph, Losses
 from paretograd.callers import callers_level
 from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
@@ -134,12 +134,21 @@ def _check_options(call: Call) -> None:
         raise ParameterError(f"max_memory={call.max_memory!r}: give a number of bytes, or None")
     if not call.has_rule:
         return
-    if not isinstance(call.aggregator, Aggregator):
-        given = call.aggregator
-        example = f"get({given!r})" if isinstance(given, str) else "UPGrad()"
-        raise ParameterError(f"aggregator={given!r}: give a rule, such as paretograd.{example}")
+    check_rule(call.aggregator)
     if call.nonfinite not in ("raise", "propagate"):
         raise ParameterError(f"nonfinite={call.nonfinite!r}: use 'raise' or 'propagate'")
+
+
+def rule_of(aggregator: Any) -> Any:
+    """Return the rule of the module that `Aggregator.as_module` returned. Anything else is left as it is."""
+    return aggregator.aggregator if isinstance(aggregator, AggregatorModule) else aggregator
+
+
+def check_rule(rule: Any) -> None:
+    """Raise unless this is a rule."""
+    if not isinstance(rule, Aggregator):
+        example = f"get({rule!r})" if isinstance(rule, str) else "UPGrad()"
+        raise ParameterError(f"aggregator={rule!r}: give a rule, such as paretograd.{example}")
 
 
 def check_visible(graph: Graph) -> None:

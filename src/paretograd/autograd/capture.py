@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
-from paretograd.autograd.backward import accumulate, backward, set_aside
-from paretograd.autograd.call import Call, Params, Plan, listed, named, plan_of, settled
+from paretograd.autograd.backward import accumulate, backward, undisturbed
+from paretograd.autograd.call import Call, Params, Plan, check_rule, listed, named, plan_of, rule_of, settled
 from paretograd.autograd.entry import several_processes
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
 from paretograd.autograd.step import How, Step
-from paretograd.autograd.ways import COMPILED, Pairs, plain_gradients
+from paretograd.autograd.ways import COMPILED, Pairs, plain_rows
 from paretograd.callers import callers_level
 from paretograd.device.weights import device_weights
 from paretograd.errors import ParameterError
@@ -74,9 +74,8 @@ def capture(
     Returns:
         a function of the inputs. It returns a `Step`, which waits for the GPU only when it is looked at.
     """
-    rule = aggregator.aggregator if isinstance(aggregator, AggregatorModule) else aggregator
-    if not isinstance(rule, Aggregator):
-        raise ParameterError(f"aggregator={aggregator!r}: give a rule, such as paretograd.UPGrad()")
+    rule = rule_of(aggregator)
+    check_rule(rule)
     if type(warmup) is not int or warmup < 1:
         raise ParameterError(f"warmup={warmup!r}: give a whole number of steps, at least 1")
     call = Call(
@@ -113,7 +112,7 @@ class _Captured:
 
 @dataclass(frozen=True)
 class _About:
-    """What a result needs to know about the plan, without its graph.
+    """Facts about a plan that a result needs, without its graph.
 
     Attributes:
         names: the names of the losses, if they have any.
@@ -236,14 +235,14 @@ class CapturedStep:
         torch.clear_autocast_cache()
         losses, names = named(self._losses_of(*args, **kwargs))
         plan = plan_of(replace(self._call, losses=settled(losses), names=names))
-        eps = max((rounding(param) for param in plan.common), default=2e-16)
+        eps = rounding(plan.common)
         self._about = _About(names, eps, len(plan.common) + len(plan.own), plan.m, plan.device)
         if plan.device.type != "cuda":
             raise CaptureError("the losses are not on the GPU")
         if COMPILED in plan.graph.operations and self._call.specific is None:
             raise CaptureError("a compiled model hides which parameters belong to a head; name these in specific")
-        with torch.no_grad(), torch.autocast("cuda", enabled=False), set_aside(plan.graph.leaves):
-            numbers, pairs = _differentiate(plan)
+        with undisturbed(plan):
+            numbers, pairs = _differentiate(plan, self._about.eps)
             for param, _ in pairs:
                 param.grad = None
         with torch.no_grad():
@@ -329,23 +328,14 @@ def _signature(value: Any) -> object:
     return (tuple(value.shape), value.dtype, value.device) if isinstance(value, Tensor) else value
 
 
-def _differentiate(plan: Plan) -> tuple[_Numbers, Pairs]:
+def _differentiate(plan: Plan, eps: float) -> tuple[_Numbers, Pairs]:
     """Differentiate, apply the rule and combine, without waiting for the GPU."""
-    own = {id(param) for param in plan.own}
     rows, alone = Rows(plan.m, plan.device), Rows(plan.m, plan.device)
     values = plan.losses if isinstance(plan.losses, Tensor) else torch.stack([loss.reshape(()) for loss in plan.losses])
-    mine: list[Tensor] = []
-    for k, found in plain_gradients(plan, retain=False):
-        if any(grad.is_sparse for _, grad in found):
-            raise CaptureError("a parameter has a sparse gradient, whose size depends on the data")
-        for param, grad in found:
-            if id(param) in own:
-                alone.give(param, 0, grad)
-            else:
-                rows.give(param, k, grad)
-        mine += [grad for param, grad in found if id(param) in own]
+    mine = [grad for _, grad in plain_rows(plan, False, rows, alone)]
+    if rows.is_sparse or alone.is_sparse:
+        raise CaptureError("a parameter has a sparse gradient, whose size depends on the data")
     gramians = torch.stack([rows.gramian(group) for group in plan.groups])
-    eps = max((rounding(param) for param in plan.common), default=2e-16)
     solutions = [device_weights(plan.call.aggregator, gramian, eps) for gramian in gramians]
     if any(solution is None for solution in solutions):
         raise CaptureError(f"{plan.call.aggregator!r} has no solver on the GPU for {plan.m} objectives")

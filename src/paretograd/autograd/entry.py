@@ -56,11 +56,13 @@ def register(handler: Handler) -> None:
 
 def several_processes() -> bool:
     """Return True if `torch.distributed` is initialised with more than one process."""
-    distributed = torch.distributed
-    return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
+    return _is_initialised() and torch.distributed.get_world_size() > 1
 
 
 def handler() -> Handler | None:
     """Return the handler if `torch.distributed` is initialised, else None."""
-    distributed = torch.distributed
-    return _HANDLER[0] if _HANDLER and distributed.is_available() and distributed.is_initialized() else None
+    return _HANDLER[0] if _HANDLER and _is_initialised() else None
+
+
+def _is_initialised() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

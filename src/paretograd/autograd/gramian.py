@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from paretograd.autograd.backward import set_aside
+from paretograd.autograd.backward import undisturbed
 from paretograd.autograd.call import Call, Engine, Parallel, Params, Plan, listed, named, plan_of, settled
 from paretograd.autograd.choice import Differentiation
 from paretograd.autograd.entry import handler, opaque
 from paretograd.autograd.rows import Rows
-from paretograd.autograd.ways import NotFiniteError, plain_gradients
+from paretograd.autograd.ways import NotFiniteError, plain_rows
 from paretograd.errors import NonFiniteGradientError, ParameterError, ShapeError
 from paretograd.geometry import gramian as of_jacobian
 
@@ -114,9 +113,7 @@ def jacobian(
     plan = plan_of(Call(losses=settled(values), names=names, params=settled(params), has_rule=False))
     with _differentiating(plan):
         rows = Rows(plan.m, plan.device)
-        for k, found in plain_gradients(plan, retain=True):
-            for param, grad in found:
-                rows.give(param, k, grad)
+        plain_rows(plan, True, rows, own=rows)  # without a rule, there are no others
         if isinstance(params, nn.Module):
             return {name: rows.block(param) for name, param in params.named_parameters() if param.requires_grad}
         return [rows.block(param) for param in listed(plan.common if params is None else plan.call.params) or ()]
@@ -124,9 +121,9 @@ def jacobian(
 
 @contextmanager
 def _differentiating(plan: Plan) -> Iterator[None]:
-    """Disable what must not take part in the passes, and name the losses whose gradients are not finite."""
-    with torch.no_grad(), torch.autocast(plan.device.type, enabled=False), set_aside(plan.graph.leaves):
-        try:
+    """Run passes undisturbed, and name the losses whose gradients are not finite."""
+    try:
+        with undisturbed(plan):
             yield
-        except NotFiniteError as found:
-            raise NonFiniteGradientError(found.objectives, names=plan.call.names) from None
+    except NotFiniteError as found:
+        raise NonFiniteGradientError(found.objectives, names=plan.call.names) from None

@@ -33,7 +33,7 @@ class Part(NamedTuple):
 
 
 class Samples(NamedTuple):
-    """Where the samples of a batch lie along a dimension: entry i belongs to sample ``i // after % m``.
+    """Position of the samples of a batch along a dimension: entry i belongs to sample ``i // after % m``.
 
     The dimension may join several: tokens after samples, as in ``(N, T)``, or before them, as in ``(T, N)``.
     """
@@ -99,7 +99,7 @@ class Layer(ABC):
             grad: gradient of the output.
             samples: where samples lie along its `leading` dimensions.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no rule for samples: its `leading` is 0")
 
     def sample_gramian(self, grad: Tensor, samples: Samples) -> Tensor:
         """Return the Gramian of the gradients of m samples, float64; override it if that is cheaper without rows."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -17,8 +19,15 @@ _TF32 = 2.0**-11
 _TRIES = 8
 
 
-def rounding(param: Tensor) -> float:
-    """Return the relative rounding of products of a parameter's gradients: TF32's if a GPU is allowed to use it."""
+def rounding(params: Iterable[Tensor]) -> float:
+    """Return the largest relative rounding of products of parameters' gradients.
+
+    It is that of TF32 if a GPU is allowed to use it.
+    """
+    return max(map(_rounding, params), default=2e-16)
+
+
+def _rounding(param: Tensor) -> float:
     kind = accumulator(param.dtype)
     short = param.is_cuda and kind is torch.float32 and torch.get_float32_matmul_precision() != "highest"
     return _TF32 if short else torch.finfo(kind).eps

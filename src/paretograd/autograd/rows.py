@@ -105,6 +105,11 @@ class Rows:
         held = self._held.get(id(param))
         return [] if held is None else sorted(k for k, row in held.rows.items() if bool(row.any()))
 
+    @property
+    def is_sparse(self) -> bool:
+        """True if some row is sparse."""
+        return any(row.is_sparse for held in self._held.values() for row in held.rows.values())
+
     def gramian(self, params: Iterable[Tensor], *, exact: bool = False) -> Tensor:
         """Return the inner products of the rows over some parameters, shape ``(m, m)``, float64.
 

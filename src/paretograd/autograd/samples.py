@@ -128,7 +128,7 @@ def pull_samples(losses: Sequence[Tensor] | Tensor, params: Sequence[Tensor], gr
     reached = [[by_layer[layer] for layer in group if layer in by_layer] for group in groups]
     kept = [group for group in reached if group]
     total = _summed(kept, losses)
-    eps = max((rounding(param) for param in params), default=2e-16)
+    eps = rounding(params)
     gramian = _in_range(total, kept, losses) if eps > 1e-15 else total
     return "the gradients are out of the range of float32" if gramian is None else SamplePullback(kept, gramian, eps)
 

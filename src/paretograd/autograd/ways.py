@@ -86,7 +86,7 @@ class RowsWay(Way):
         self._differentiate()
         if COMPILED in plan.graph.operations and plan.call.has_rule and plan.m > 1:
             self._find_heads()
-        self.eps = max((rounding(param) for param in plan.common), default=2e-16)
+        self.eps = rounding(plan.common)
         self._multiply(exact=False)
         if not np.isfinite(self.array).all() or (self.eps > 1e-15 and out_of_range(self.array) is not None):
             bad = self.rows.not_finite()
@@ -159,13 +159,31 @@ class PlainRows(RowsWay):
     name = "jacobian"
 
     def _differentiate(self) -> None:
-        own = {id(param) for param in self.plan.own}
-        for k, found in plain_gradients(self.plan, self._retain):
-            for param, grad in found:
-                if id(param) not in own:
-                    self.rows.give(param, k, grad)
-            if own:
-                self._give_own(k, [(param, grad) for param, grad in found if id(param) in own])
+        self._given = plain_rows(self.plan, self._retain, self.rows, self._own)
+
+
+def plain_rows(plan: Plan, retain: bool, rows: Rows, own: Rows) -> list[tuple[int, Tensor]]:
+    """Give the gradients of all losses to rows, by plain passes.
+
+    Args:
+        plan: the work.
+        retain: as for `plain_gradients`.
+        rows: takes the gradients of parameters that are aggregated.
+        own: takes the sums of the gradients of those that are not.
+
+    Returns:
+        the number of the loss and the gradient, for each that was given to ``own``.
+    """
+    alone = {id(param) for param in plan.own}
+    given = []
+    for k, found in plain_gradients(plan, retain):
+        for param, grad in found:
+            if id(param) in alone:
+                own.give(param, 0, grad)
+                given.append((k, grad))
+            else:
+                rows.give(param, k, grad)
+    return given
 
 
 def plain_gradients(plan: Plan, retain: bool) -> Iterator[tuple[int, Pairs]]:

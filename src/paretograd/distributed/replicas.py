@@ -37,7 +37,7 @@ class ReplicaRows:
         everything, reached = work.common, work.graph.reached_by
         self._own = {id(param) for param in work.own}
         self._params = [param for param in (*everything, *work.own) if id(param) in reached]
-        self.eps = max((rounding(param) for param in everything), default=2e-16)
+        self.eps = rounding(everything)
         self.columns = Columns(work.layout.ranks, work.groups, work.own, work.counts, work.m)
         self.problem: Exception | None = None
         self._differentiate()

@@ -41,7 +41,7 @@ class ShardRows:
         self._reached, self._alone = work.reached, {id(param) for param in work.own}
         every = work.common
         self._params = [*every, *work.own]
-        self.eps = max((rounding(local(param)) for param in every), default=2e-16)
+        self.eps = rounding(map(local, every))
         self._rows: dict[int, Tensor] = {}
         records = work.layout.records.values()
         touched = [*self._params, *work.graph.leaves, *(record.shard for record in records)]
