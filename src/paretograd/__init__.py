@@ -34,7 +34,7 @@ from paretograd.autograd.backward import backward
 from paretograd.autograd.capture import CapturedStep, capture
 from paretograd.autograd.choice import engine_report
 from paretograd.autograd.gramian import gramian, jacobian
-from paretograd.autograd.layers import Layer, Part, register_layer
+from paretograd.autograd.layers.layer import Layer, Part, register_layer
 from paretograd.autograd.step import How, Step
 from paretograd.certificates.run import RunCertificate, RunCheck
 from paretograd.certificates.step import Promise, StepCertificate, Verdict

@@ -11,8 +11,8 @@ from torch.autograd.graph import Node, save_on_cpu
 from torch.utils.checkpoint import checkpoint
 
 import paretograd as pg
-from paretograd.autograd.layer_rules import split_layers
-from paretograd.autograd.layers import reads_checkpoint
+from paretograd.autograd.layers.layer import reads_checkpoint
+from paretograd.autograd.layers.uses import split_layers
 
 
 class Block(nn.Module):

@@ -78,7 +78,7 @@ def test_little_memory_needs_no_rows() -> None:
 
 def test_a_way_that_differs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong rule for a layer: the first step finds out, and every step is right."""
-    from paretograd.autograd.linear_rules import Affine
+    from paretograd.autograd.layers.linear import Affine
 
     part = Affine.part
     monkeypatch.setattr(Affine, "part", lambda self, grads: part(self, 2.0 * grads))

@@ -9,8 +9,8 @@ import torch
 from support.backward import graph_of
 from torch import nn
 
-from paretograd.autograd.layer_rules import split_layers
-from paretograd.autograd.samples import SamplePullback, pull_samples
+from paretograd.autograd.layers.uses import split_layers
+from paretograd.autograd.samples.way import SamplePullback, pull_samples
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "linear": (nn.Linear(4, 3), (5, 4)),

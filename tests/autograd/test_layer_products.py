@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paretograd.autograd.layer_products import in_bfloat16, outer_gramian, product, sample_outer_gramian
+from paretograd.autograd.layers.products import in_bfloat16, outer_gramian, product, sample_outer_gramian
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 

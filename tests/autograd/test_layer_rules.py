@@ -12,8 +12,8 @@ from support.models import MODELS
 from torch import Tensor
 
 import paretograd as pg
-from paretograd.autograd import layers as layers_module
-from paretograd.autograd.layer_rules import split_layers
+from paretograd.autograd.layers import layer as layers_module
+from paretograd.autograd.layers.uses import split_layers
 
 
 class Bilinear(pg.Layer):

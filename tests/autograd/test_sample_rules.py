@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import paretograd as pg
-from paretograd.autograd import layer_products, products
-from paretograd.autograd.samples import SamplePullback, pull_samples
+from paretograd.autograd import products
+from paretograd.autograd.layers import products as layer_products
+from paretograd.autograd.samples.way import SamplePullback, pull_samples
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import paretograd as pg
-from paretograd.autograd.layer_rules import Tied, split_layers, tied_layers
+from paretograd.autograd.layers.uses import Tied, split_layers, tied_layers
 
 #: Builds the parameters, and computes losses from them.
 CASES: dict[str, Callable[[], tuple[list[Tensor], Losses]]] = {}

@@ -22,8 +22,8 @@ from torch.utils.hooks import RemovableHandle
 from paretograd.autograd.batched import Source, batched_rows, start, unwrapped, weighted_gradients
 from paretograd.autograd.call import Plan
 from paretograd.autograd.graph import release
-from paretograd.autograd.layer_rules import split_layers, tied_layers
-from paretograd.autograd.layers import Layer, Part
+from paretograd.autograd.layers.layer import Layer, Part
+from paretograd.autograd.layers.uses import split_layers, tied_layers
 from paretograd.autograd.products import combination, rounding, row_gramian
 from paretograd.autograd.ways import NotFiniteError, Pairs, Way, present
 from paretograd.geometry.gramian import Array, as_array, out_of_range

@@ -22,7 +22,7 @@ from paretograd.autograd.batched import BatchedRows, obstacle
 from paretograd.autograd.by_layers import LayersWay
 from paretograd.autograd.call import Plan
 from paretograd.autograd.graph import Graph
-from paretograd.autograd.samples import SamplesWay
+from paretograd.autograd.samples.way import SamplesWay
 from paretograd.autograd.step import SHOWN, How
 from paretograd.autograd.ways import NotFiniteError, Pairs, PlainRows, Way
 from paretograd.callers import callers_level

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.nn.functional import pad
 
-from paretograd.autograd.layer_products import outer_gramian, sample_outer_gramian, sample_outer_products
-from paretograd.autograd.layers import Layer, Part, Samples, Uses, enter_only_at, parameter_at, register_layer
+from paretograd.autograd.layers.layer import Layer, Part, Samples, Uses, enter_only_at, parameter_at, register_layer
+from paretograd.autograd.layers.products import outer_gramian, sample_outer_gramian, sample_outer_products
 from paretograd.autograd.products import row_gramian
 from paretograd.geometry.row_lists import accumulator
 

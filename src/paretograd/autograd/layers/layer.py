@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from paretograd.autograd.graph import Use, saved_tensors
-from paretograd.autograd.layer_products import sum_of_gramians
+from paretograd.autograd.layers.products import sum_of_gramians
 
 
 class Part(NamedTuple):

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paretograd.autograd.layers import Layer, Samples
-from paretograd.autograd.lookup_rules import Lookup
+from paretograd.autograd.layers.layer import Layer, Samples
+from paretograd.autograd.layers.lookup import Lookup
 from paretograd.errors import ParameterError
 from paretograd.geometry.row_lists import accumulator
 

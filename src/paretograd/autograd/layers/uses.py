@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from paretograd.autograd import lookup_rules, norm_rules  # noqa: F401  # each registers its rules
 from paretograd.autograd.graph import Graph, Use
-from paretograd.autograd.layer_products import outer_gramian
-from paretograd.autograd.layers import Builder, Layer, Part, layer_of
-from paretograd.autograd.linear_rules import Outer
+from paretograd.autograd.layers import lookup, norm  # noqa: F401  # each registers its rules
+from paretograd.autograd.layers.layer import Builder, Layer, Part, layer_of
+from paretograd.autograd.layers.linear import Outer
+from paretograd.autograd.layers.products import outer_gramian
 
 
 def split_layers(params: Sequence[Tensor], graph: Graph) -> tuple[list[Layer], list[Tensor]]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from paretograd.autograd.graph import Use
-from paretograd.autograd.layers import (
+from paretograd.autograd.layers.layer import (
     Layer,
     Part,
     Samples,

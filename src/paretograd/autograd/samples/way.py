@@ -19,13 +19,13 @@ from paretograd.autograd.batched import start, weighted_gradients
 from paretograd.autograd.by_layers import fitted
 from paretograd.autograd.call import Plan
 from paretograd.autograd.graph import Graph, release
-from paretograd.autograd.layer_rules import group_layers
-from paretograd.autograd.layers import Layer, Uses, layer_of
-from paretograd.autograd.lookup_rules import Lookup
-from paretograd.autograd.norm_rules import pointwise_layer
+from paretograd.autograd.layers.layer import Layer, Uses, layer_of
+from paretograd.autograd.layers.lookup import Lookup
+from paretograd.autograd.layers.norm import pointwise_layer
+from paretograd.autograd.layers.uses import group_layers
 from paretograd.autograd.products import rounding
-from paretograd.autograd.sample_outputs import Output, operation, separate
-from paretograd.autograd.tied_samples import group_gramian, sum_of
+from paretograd.autograd.samples.outputs import Output, operation, separate
+from paretograd.autograd.samples.tied import group_gramian, sum_of
 from paretograd.autograd.ways import NotFiniteError, Pairs, Way, present
 from paretograd.callers import callers_level
 from paretograd.errors import NonFiniteGradientError, ParameterError

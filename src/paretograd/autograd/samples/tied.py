@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paretograd.autograd.layer_products import paired_gramian, sample_outer_gramian, sum_of_gramians
-from paretograd.autograd.layer_rules import joinable
-from paretograd.autograd.linear_rules import Affine, Outer
-from paretograd.autograd.lookup_rules import Lookup, lookup_gramian
-from paretograd.autograd.sample_outputs import Output
+from paretograd.autograd.layers.linear import Affine, Outer
+from paretograd.autograd.layers.lookup import Lookup, lookup_gramian
+from paretograd.autograd.layers.products import paired_gramian, sample_outer_gramian, sum_of_gramians
+from paretograd.autograd.layers.uses import joinable
+from paretograd.autograd.samples.outputs import Output
 
 
 def group_gramian(group: Sequence[Output]) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 
-from paretograd.autograd.layer_products import paired_gramian
-from paretograd.autograd.layers import Layer, Part, Samples, Uses, enter_only_at, register_layer
+from paretograd.autograd.layers.layer import Layer, Part, Samples, Uses, enter_only_at, register_layer
+from paretograd.autograd.layers.products import paired_gramian
 from paretograd.autograd.products import row_gramian
 from paretograd.geometry.row_lists import accumulator
 
