@@ -152,5 +152,5 @@ def test_rows_that_lie_in_many_tensors(dtype: torch.dtype, rows: int) -> None:
     _close(parts.sum(dim=0)[:rows, :rows], J @ J.T, bound)
     w, outputs = torch.randn(rows, dtype=dtype, generator=draw), [torch.empty_like(each[0]) for each in lists]
     table = row_lists._addresses([[output, *each] for output, each in zip(outputs, lists, strict=True)])
-    triton_kernels.weighted_lists[(2,)](table, items, len(items), w, kind, rows, 1024, double, False)
+    triton_kernels.weighted_lists[(2,)](table, items, len(items), w, kind, kind, rows, 1024, double, False)
     _close(torch.cat(outputs), (w.double() @ J).to(dtype), bound)

@@ -70,7 +70,7 @@ class Accumulation:
                 self._rows, self._device, self._names = Rows(plan.m, self._place or plan.device), plan.device, names
             for k, pairs in found:
                 for param, grad in pairs:
-                    self._rows.give(param, k, grad.to(self._place or grad.device, self._dtype or grad.dtype))
+                    self._rows.give(param, k, grad.to(self._place or grad.device, self._dtype or param.dtype))
         for param in (*plan.common, *plan.own):
             self._params[id(param)] = param
             self._reached[id(param)] = self._reached.get(id(param), 0) | plan.reached[id(param)]

@@ -84,7 +84,9 @@ class BatchedRows(RowsWay):
             self._give_own(k, pairs)
         # Below the heads, rows do not mix, so that no further pass is needed to find one that is not finite.
         self._freed = free and source.below
-        found = batched_rows(source, plan.common, plan.call.chunk, free=self._freed)
+        copies = plan.copies
+        inputs = [copies.get(id(param), param) for param in plan.common]
+        found = batched_rows(source, inputs, plan.call.chunk, free=self._freed)
         for param, rows in zip(plan.common, found, strict=True):
             if rows is not None:
                 self.rows.give_all(param, rows)

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.autograd.graph import Graph, Losses
@@ -311,6 +312,15 @@ class Plan:
     def common(self) -> list[Tensor]:
         """The parameters of all groups."""
         return [param for group in self.groups for param in group]
+
+    @property
+    def copies(self) -> dict[int, GradientEdge]:
+        """The copies that autocast made of parameters to aggregate, by ``id``, whose gradients stand for theirs.
+
+        Gradients of other parameters add up over the losses, which needs the precision of the parameters.
+        """
+        own = _ids(self.own)
+        return {key: edge for key, edge in self.graph.casts.items() if key not in own}
 
 
 def plan_of(call: Call) -> Plan:

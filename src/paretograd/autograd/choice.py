@@ -21,7 +21,6 @@ from torch import Tensor
 from paretograd.autograd.batched import BatchedRows, obstacle
 from paretograd.autograd.by_layers import LayersWay
 from paretograd.autograd.call import Plan
-from paretograd.autograd.graph import Graph
 from paretograd.autograd.samples.way import SamplesWay
 from paretograd.autograd.step import SHOWN, How
 from paretograd.autograd.ways import NotFiniteError, Pairs, PlainRows, Way
@@ -44,9 +43,6 @@ _SERVED = 0.5
 
 #: Default share of the free memory that rows may take.
 _FREE_SHARE = 0.5
-
-#: Operations of a known kind of graph that are looked at for packed tensors.
-_LOOKED_AT = 16
 
 #: Most kinds of graphs that are remembered.
 _KINDS = 64
@@ -226,7 +222,7 @@ class Differentiation:
     def _is_packed(self, known: bool) -> bool:
         """Return True if saved tensors are packed. For a known kind of graph, look at some of them only."""
         graph = self._plan.graph
-        return Graph.is_packed_at(graph.nodes[:: len(graph.nodes) // _LOOKED_AT + 1]) if known else graph.is_packed
+        return graph.looks_packed if known else graph.is_packed
 
     def _fall_back(self, name: str, reason: str) -> tuple[Way, How]:
         return PlainRows(self._plan), self._fall_back_how(name, reason)

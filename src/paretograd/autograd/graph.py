@@ -18,8 +18,10 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 LEAF = "torch::autograd::AccumulateGrad"
 
+_CAST = "ToCopyBackward0"
+
 #: Operations that only pass a parameter on: its transpose, and its copy in another precision under autocast.
-_PASSING = frozenset({"TBackward0", "ToCopyBackward0"})
+_PASSING = frozenset({"TBackward0", _CAST})
 
 #: Nodes that pass each input on unchanged. Wrappers for several processes put them around a module. For torch, every
 #: output of such a node depends on every input.
@@ -38,6 +40,9 @@ _POINTWISE = frozenset(
         *("View", "Alias", "Expand", "Squeeze"),
     )
 )
+
+#: Operations that are looked at for packed tensors if all would take too long.
+_LOOKED_AT = 16
 
 Losses = Sequence[Tensor] | Tensor
 Edge = tuple[Node | None, int]
@@ -66,6 +71,7 @@ class Graph:
 
     Attributes:
         nodes: its operations, each after everything it uses.
+        roots: those at which the losses start.
         leaves: tensors without an operation that a loss reaches, in order of discovery.
         reached_by: for each of them, by ``id``, a bit for every loss that reaches it.
         operations: names of all operations in the graph.
@@ -100,7 +106,7 @@ class Graph:
                 if child is not None:
                     masks[child] |= mask
         self.operations, self.signature = frozenset(names), hash(tuple(names))
-        self._masks, self._roots = masks, [node for node, _ in roots]
+        self._masks, self.roots = masks, [node for node, _ in roots]
 
     @cached_property
     def _users(self) -> dict[Node, list[tuple[Node, int]]]:
@@ -110,6 +116,31 @@ class Graph:
                 if child is not None:
                     users[child].append((node, position))
         return users
+
+    @cached_property
+    def casts(self) -> dict[int, GradientEdge]:
+        """The copies in half precision that autocast made of parameters, by the ``id`` of those with no other use.
+
+        The gradient of such a parameter is that of the copy, in a longer dtype: the same numbers in twice the memory.
+        """
+        found: dict[int, GradientEdge] = {}
+        if _CAST not in self.operations:
+            return found
+        used: set[Node] = set()
+        leaves = set(self._leaf_nodes.values())
+        for node in self.nodes:
+            for child, _ in node.next_functions:
+                if child not in leaves or child is None:
+                    continue
+                leaf: Tensor = child.variable  # type: ignore[attr-defined]
+                if child in used:
+                    found.pop(id(leaf), None)
+                elif node.name() == _CAST and leaf.dtype is torch.float32:
+                    about = node._input_metadata[0]
+                    if about.dtype in (torch.bfloat16, torch.float16) and about.device == leaf.device:
+                        found[id(leaf)] = GradientEdge(node, 0)
+                used.add(child)
+        return found
 
     @cached_property
     def shared_losses(self) -> int:
@@ -128,12 +159,16 @@ class Graph:
     @cached_property
     def is_packed(self) -> bool:
         """True if some saved tensors are packed by hooks, as a checkpoint does; reading them may compute them anew."""
-        return self.is_packed_at(self.nodes)
+        return _any_packed(self.nodes)
 
-    @staticmethod
-    def is_packed_at(nodes: Iterable[Node]) -> bool:
-        """Return True if a tensor that some of these nodes saved is packed."""
-        return any(getattr(saved, "unpack_hook", None) is not None for node in nodes for saved in saved_tensors(node))
+    @cached_property
+    def looks_packed(self) -> bool:
+        """True if saved tensors of a few operations are packed. This is quicker, and misses a small packed part."""
+        return _any_packed(self.nodes[:: len(self.nodes) // _LOOKED_AT + 1])
+
+    def mask(self, node: Node) -> int:
+        """Return a bit for every loss that reaches an operation."""
+        return self._masks[node]
 
     @property
     def repetition(self) -> float:
@@ -174,7 +209,7 @@ class Graph:
             losses have no parts of their own, or share more than operations.
         """
         found: dict[Node, tuple[int, list[tuple[int, GradientEdge]]]] = {}
-        if any(self._masks[root].bit_count() > 1 for root in self._roots):
+        if any(self._masks[root].bit_count() > 1 for root in self.roots):
             return None
         for node in self.nodes:
             if self._masks[node].bit_count() != 1:
@@ -198,6 +233,10 @@ class Graph:
             if any(child in above or child in wanted for child, _ in below(node, self._skipped)):
                 above.add(node)
         return wanted - above
+
+
+def _any_packed(nodes: Iterable[Node]) -> bool:
+    return any(getattr(saved, "unpack_hook", None) is not None for node in nodes for saved in saved_tensors(node))
 
 
 def below(node: Node, skipped: frozenset[str]) -> Sequence[Edge]:

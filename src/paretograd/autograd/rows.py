@@ -21,7 +21,7 @@ _BUCKET = 32 * 2**20
 
 @dataclass
 class _Held:
-    """The rows of one parameter, by the number of the loss, in the parameter's memory order.
+    """The rows of one parameter, by the number of the loss, in the parameter's memory order. Their dtype may differ.
 
     Attributes:
         param: the parameter.
@@ -61,7 +61,7 @@ class _Held:
                 is_coalesced=True,
                 check_invariants=False,
             )
-        return values.to(self.param.dtype)
+        return values
 
 
 class Rows:
@@ -128,8 +128,8 @@ class Rows:
         return total
 
     def _alike(self, params: Iterable[Tensor]) -> Iterator[tuple[tuple[int, ...], list[_Held]]]:
-        """Group parameters by their losses, dtype and device."""
-        kinds: dict[tuple[tuple[int, ...], torch.dtype, torch.device], list[_Held]] = {}
+        """Group parameters by their losses, the dtypes of their rows and of themselves, and their device."""
+        kinds: dict[tuple[tuple[int, ...], torch.dtype, torch.dtype, torch.device], list[_Held]] = {}
         for param in params:
             held = self._held.get(id(param))
             if held is None:
@@ -138,8 +138,8 @@ class Rows:
                 held.settle()
             first = next(iter(held.rows.values()))
             if first.numel():
-                kinds.setdefault((tuple(held.rows), first.dtype, first.device), []).append(held)
-        for (losses, _, _), found in kinds.items():
+                kinds.setdefault((tuple(held.rows), first.dtype, param.dtype, first.device), []).append(held)
+        for (losses, *_), found in kinds.items():
             yield losses, found
 
     def combine(self, params: Iterable[Tensor], weights: Tensor, *, keep: bool = False) -> list[tuple[Tensor, Tensor]]:
@@ -166,7 +166,7 @@ class Rows:
         return found
 
     def _combined(self, bucket: Sequence[_Held], weights: Tensor, keep: bool) -> list[tuple[Tensor, Tensor]]:
-        outputs = [torch.empty_like(next(iter(held.rows.values()))) for held in bucket]
+        outputs = [torch.empty_like(next(iter(held.rows.values())), dtype=held.param.dtype) for held in bucket]
         combine_lists(weights, [list(held.rows.values()) for held in bucket], outputs)
         for held in () if keep else bucket:  # so that the next outputs can take their memory
             held.rows.clear()

@@ -13,15 +13,20 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from paretograd.autograd.call import Plan
 from paretograd.autograd.graph import release, starts_of
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
+from paretograd.autograd.segments import segments
 from paretograd.errors import NonFiniteGradientError
 from paretograd.geometry.gramian import Array, as_array, out_of_range
 
 Pairs = list[tuple[Tensor, Tensor]]
+
+#: Bytes of rows from which plain passes stop at the ends of segments, to hold less memory.
+_LARGE = 64 * 2**20
 
 #: The node of a model under `torch.compile`. For torch, all its outputs depend on all its inputs.
 COMPILED = "CompiledFunctionBackward"
@@ -189,24 +194,45 @@ def plain_rows(plan: Plan, retain: bool, rows: Rows, own: Rows) -> list[tuple[in
 def plain_gradients(plan: Plan, retain: bool) -> Iterator[tuple[int, Pairs]]:
     """Yield the number of each loss, and the parameters that it reaches with their gradients, by one plain pass.
 
+    A loss may come several times, with the gradients of one segment of the graph each. They add up. The gradients of a
+    parameter that autocast copied to half precision may be in that dtype.
+
     Args:
         plan: the work.
         retain: retain the graph. Otherwise each pass frees what no later one needs.
     """
-    params = [*plan.common, *plan.own]
-    for k, (output, seed) in enumerate(starts_of(plan.losses)):
-        inputs = [param for param in params if plan.reached[id(param)] >> k & 1]
-        if inputs:
-            needed = plan.graph.shared_losses >> k & 1
+    starts = starts_of(plan.losses)
+    seeds: list[Tensor | None] = [seed for _, seed in starts]
+    parts = segments(plan.graph, plan.m) if _is_worth_cutting(plan) else []
+    start: GradientEdge | None = None
+    copies = plan.copies
+    for number, part in enumerate(parts or [None]):
+        params = [param for param in (*plan.common, *plan.own) if part is None or id(param) in part.leaves]
+        for k, (output, _) in enumerate(starts):
+            inputs = [param for param in params if plan.reached[id(param)] >> k & 1]
+            seed, seeds[k] = seeds[k], None
+            ends = [] if part is None or part.end is None else [part.end, part.below]
+            if seed is None or not (inputs or ends):
+                continue
+            needed = plan.graph.shared_losses >> k & 1 if number == 0 else k + 1 < plan.m
             joined = isinstance(output, Tensor) and plan.graph.joins and k + 1 < plan.m
             grads: Sequence[Tensor | None] = torch.autograd.grad(
-                [output],  # type: ignore[arg-type]  # torch accepts both, but its annotations do not
-                inputs,
+                [output if start is None else start],  # type: ignore[arg-type]  # torch accepts both, but not its stubs
+                [*(copies.get(id(param), param) for param in inputs), *ends],  # type: ignore[arg-type]
                 [seed],
                 retain_graph=retain or bool(needed) or joined,
                 allow_unused=True,
             )
-            yield k, present(inputs, grads)
+            if ends:
+                seeds[k] = grads[-2]
+            yield k, present(inputs, grads[: len(inputs)])
+        start = None if part is None else part.end
+
+
+def _is_worth_cutting(plan: Plan) -> bool:
+    """Return True if the rows take much memory, and the losses share a graph whose saved tensors are not packed."""
+    size = sum(plan.reached[id(param)].bit_count() * param.numel() * param.element_size() for param in plan.common)
+    return size >= _LARGE and plan.graph.shared_losses != 0 and not plan.graph.looks_packed
 
 
 def present(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> Pairs:

@@ -102,7 +102,7 @@ def combine_lists(weights: Tensor, lists: Lists, outputs: Sequence[Tensor]) -> N
     Args:
         weights: shape ``(r,)``.
         lists: for each parameter, r rows.
-        outputs: for each parameter, a tensor like its rows.
+        outputs: for each parameter, a tensor like its rows. All have one dtype, which may be another one.
     """
     first = lists[0][0]
     if first.is_cuda and len(weights) <= _MOST_ROWS and kernels() is not None:
@@ -113,22 +113,24 @@ def combine_lists(weights: Tensor, lists: Lists, outputs: Sequence[Tensor]) -> N
     numbers = weights.tolist() if first.is_cpu else None
     for tensors, result in zip(lists, outputs, strict=True):
         rows, output = [flat(row) for row in tensors], flat(result)
-        if numbers is not None and output.dtype is kind:
-            _combine_in_blocks(numbers, rows, output)
+        if numbers is not None:
+            _combine_in_blocks(numbers, rows, output, kind)
         else:
             output.copy_(factors.to(first.device) @ torch.stack(list(rows)).to(kind))
 
 
-def _combine_in_blocks(weights: list[float], rows: Sequence[Tensor], output: Tensor) -> None:
-    """Combine rows on the CPU. The row that lies in the output comes first."""
+def _combine_in_blocks(weights: list[float], rows: Sequence[Tensor], output: Tensor, kind: torch.dtype) -> None:
+    """Combine rows on the CPU, in the given dtype. The row that lies in the output comes first."""
     place = next((k for k, row in enumerate(rows) if row.data_ptr() == output.data_ptr()), 0)
     order = [place, *(k for k in range(len(rows)) if k != place)]
     for start in range(0, len(output), 2 * _BLOCK):
         part = slice(start, start + 2 * _BLOCK)
-        block = output[part]
-        torch.mul(rows[place][part], weights[place], out=block)
+        block = output[part] if output.dtype is kind else torch.empty_like(output[part], dtype=kind)
+        torch.mul(rows[place][part].to(kind), weights[place], out=block)
         for k in order[1:]:
-            block.add_(rows[k][part], alpha=weights[k])
+            block.add_(rows[k][part].to(kind), alpha=weights[k])
+        if output.dtype is not kind:
+            output[part] = block
 
 
 class Tables:
@@ -228,6 +230,7 @@ def _combine_by_kernel(weights: Tensor, lists: Lists, outputs: Sequence[Tensor])
             len(items),
             w,
             _kind(first),
+            _kind(outputs[0]),
             len(lists[0]),
             1024,
             double,

@@ -173,19 +173,20 @@ def weighted_lists(
     count,
     w,
     KIND: tl.constexpr,
+    OUT: tl.constexpr,
     M: tl.constexpr,
     BLOCK: tl.constexpr,
     DOUBLE: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):
-    # Each row of the table holds the address of the output, then those of the rows.
+    # Each row of the table holds the address of the output, whose dtype OUT numbers, then those of the rows.
     kind: tl.constexpr = tl.float64 if DOUBLE else tl.float32
     column = tl.arange(0, BLOCK).to(tl.int64)
     for item in range(tl.program_id(0), count, tl.num_programs(0)):
         param = tl.load(items + 3 * item)
         first = tl.load(items + 3 * item + 1)
         end = tl.load(items + 3 * item + 2)
-        output = _pointer(table, param * (M + 1), KIND, ALIGNED)
+        output = _pointer(table, param * (M + 1), OUT, ALIGNED)
         for start in range(first, end, BLOCK):
             at = start + column
             total = tl.zeros((BLOCK,), dtype=kind)
