@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 import paretograd as pg
 from paretograd.autograd import ways
+from paretograd.autograd.batched import BatchedRows, chunks_of, obstacle
 from paretograd.autograd.call import Call, plan_of
 from paretograd.autograd.graph import Graph
-from paretograd.autograd.segments import segments
+from paretograd.autograd.segments import in_quarters, segments
 from paretograd.autograd.ways import PlainRows
 
 
@@ -52,7 +53,9 @@ def rows_of(losses: Sequence[Tensor] | Tensor, large: int, monkeypatch: pytest.M
 def test_a_residual_network_is_cut_into_segments() -> None:
     model, inputs = residual()
     losses = model(inputs)
-    found = segments(Graph(losses), len(losses))
+    finest = segments(Graph(losses), len(losses))
+    assert len(finest) == 8
+    found = in_quarters(finest)
     assert len(found) == 4
     together = [key for part in found for key in part.leaves]
     assert sorted(together) == sorted(map(id, model.parameters()))  # each leaf lies in one of them
@@ -96,6 +99,43 @@ def test_activations_of_a_segment_are_freed_before_the_next(monkeypatch: pytest.
     first.register_prehook(look)
     pg.backward(losses, pg.UPGrad(), engine="jacobian")
     assert freed == [True] * 3
+
+
+@pytest.mark.filterwarnings("ignore:the losses depend on")
+@pytest.mark.parametrize("name", [*MODELS, "residual"])
+def test_chunks_of_batched_passes_change_nothing(name: str) -> None:
+    """Whatever the number of rows that go through each segment at once."""
+    if name == "residual":
+        model, inputs = residual()
+        losses: Sequence[Tensor] | Tensor = model(inputs)
+    else:
+        losses = MODELS[name]().losses()
+    plan = plan_of(Call(losses=losses, has_rule=False))
+    if "sparse" in name or obstacle(plan.graph) is not None or plan.m == 1 or plan.graph.is_packed:
+        pytest.skip("no pass through this model is batched")
+    with torch.no_grad():
+        whole = PlainRows(plan, retain=True)
+        chunks = [1 + number % plan.m for number in range(len(segments(plan.graph, plan.m)))]
+        found = BatchedRows(plan, retain=True, chunks=chunks)
+    assert name != "residual" or chunks == [1, 2, 3, 1, 2, 3, 1, 2]
+    for param in plan.common:
+        torch.testing.assert_close(found.rows.block(param), whole.rows.block(param), rtol=1e-10, atol=1e-12)
+
+
+def test_rows_go_at_once_through_what_is_narrow() -> None:
+    """The stem of this network is wider than all that lies behind it, so that fewer rows go through it at once."""
+    torch.manual_seed(0)
+    stem = nn.Sequential(nn.Linear(2, 4096), nn.Tanh(), nn.Linear(4096, 6))
+    model = Residual(depth=4, tasks=10)
+    losses = model(stem(torch.randn(64, 2)))
+    plan = plan_of(Call(losses=losses, aggregator=pg.UPGrad()))
+    found = chunks_of(plan)
+    assert found is not None
+    assert found[0] == 10
+    assert found[-1] < 10
+    step = pg.backward(losses, pg.UPGrad(), engine="batched", retain_graph=True)
+    wanted = pg.backward(losses, pg.UPGrad(), engine="jacobian")
+    torch.testing.assert_close(step.weights, wanted.weights, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("engine", ["jacobian", "batched"])

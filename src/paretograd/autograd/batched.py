@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
@@ -21,6 +22,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from paretograd.autograd.call import Plan, is_private
 from paretograd.autograd.graph import LEAF, Graph, Losses
+from paretograd.autograd.segments import Segment, chunks, joined, segments
 from paretograd.autograd.ways import Pairs, RowsWay, present
 
 Inputs = Sequence[Tensor | GradientEdge]
@@ -72,24 +74,62 @@ def obstacle(graph: Graph) -> str | None:
 
 
 class BatchedRows(RowsWay):
-    """All rows in one pass, or ``chunk`` rows in each."""
+    """All rows in one pass, or some rows in each."""
 
     name = "batched"
 
+    def __init__(self, plan: Plan, *, retain: bool = False, chunks: Sequence[int] | None = None) -> None:
+        """Differentiate.
+
+        Args:
+            plan: the work.
+            retain: retain the graph until `release`, whatever the call says.
+            chunks: number of rows at a time for each of the graph's `segments`; None for all of them.
+        """
+        self._chunks = chunks
+        super().__init__(plan, retain=retain)
+
     def _differentiate(self) -> None:
         plan = self.plan
-        free = not self._retain and plan.call.chunk is None
-        source, own = start(plan, free=free)
+        source, own = start(plan, free=not self._retain)
         for k, pairs in own.items():
             self._give_own(k, pairs)
         # Below the heads, rows do not mix, so that no further pass is needed to find one that is not finite.
-        self._freed = free and source.below
+        self._freed = not self._retain and source.below
         copies = plan.copies
-        inputs = [copies.get(id(param), param) for param in plan.common]
-        found = batched_rows(source, inputs, plan.call.chunk, free=self._freed)
-        for param, rows in zip(plan.common, found, strict=True):
-            if rows is not None:
-                self.rows.give_all(param, rows)
+        for part, chunk in self._parts():
+            params = [param for param in plan.common if id(param) in part.leaves]
+            inputs = [*(copies.get(id(param), param) for param in params), *part.ends]
+            seeds: list[Tensor] = []
+            for first in range(0, plan.m, chunk):
+                last = first + chunk >= plan.m
+                found = batched_rows(source.rows(first, first + chunk), inputs, free=self._freed and last)
+                for param, rows in zip(params, found, strict=False):
+                    if rows is not None:
+                        self.rows.give_all(param, rows, first)
+                if part.ends:
+                    if found[-2] is None:
+                        raise RuntimeError("no gradient reaches the end of a segment")
+                    seeds.append(found[-2])
+            if part.ends:
+                source = Source([part.ends[0]], [torch.cat(seeds)], below=True)
+
+    def _parts(self) -> list[tuple[Segment, int]]:
+        """Return the segments of the graph, those that take the same number of rows joined, with this number."""
+        plan, everything = self.plan, Segment([], {id(leaf) for leaf in self.plan.graph.leaves})
+        if self._chunks is None or plan.call.chunk is not None:
+            return [(everything, plan.call.chunk or plan.m)]
+        parts = segments(plan.graph, plan.m)
+        if len(parts) != len(self._chunks):
+            return [(everything, plan.m)]
+        runs = groupby(zip(parts, self._chunks, strict=True), key=lambda each: each[1])
+        return [(joined([part for part, _ in run]), chunk) for chunk, run in runs]
+
+
+def chunks_of(plan: Plan) -> list[int] | None:
+    """Return how many rows may go through each segment of the graph at once; None if all may everywhere."""
+    found = chunks(segments(plan.graph, plan.m), plan.common, plan.copies, plan.m)
+    return None if min(found) == plan.m else found
 
 
 class Source(NamedTuple):
@@ -104,6 +144,10 @@ class Source(NamedTuple):
     outputs: list[Tensor | GradientEdge]
     seeds: list[Tensor]
     below: bool
+
+    def rows(self, first: int, end: int) -> Source:
+        """Return the source for some of the losses."""
+        return self._replace(seeds=[seed[first:end] for seed in self.seeds])
 
     def scaled(self, scales: Tensor) -> Source:
         """Return the source for losses times factors, shape ``(m,)``."""
@@ -217,15 +261,12 @@ def _stacked(found: dict[int, Tensor], m: int) -> Tensor:
     return rows
 
 
-def batched_rows(
-    source: Source, inputs: Inputs, chunk: int | None = None, *, free: bool = False
-) -> list[Tensor | None]:
+def batched_rows(source: Source, inputs: Inputs, *, free: bool = False) -> list[Tensor | None]:
     """Return the gradients of all losses with respect to each input: a tensor ``(m, *input)``, or None if unreached.
 
     Args:
         source: the start of the pass.
         inputs: parameters, or outputs of operations.
-        chunk: number of losses at a time; None for all.
         free: let the pass free the graph.
     """
     if not inputs or not source.outputs:
@@ -240,9 +281,7 @@ def batched_rows(
         return [grad for grad in grads if grad is not None]
 
     with _quiet_loops():
-        # Joining chunks makes a copy.
-        size = chunk if chunk is not None and chunk < len(source.seeds[0]) else None
-        rows = iter(torch.vmap(pull, randomness="same", chunk_size=size)(source.seeds))
+        rows = iter(torch.vmap(pull, randomness="same")(source.seeds))
     return [next(rows) if found else None for found in reached]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paretograd.autograd.batched import BatchedRows, obstacle
+from paretograd.autograd.batched import BatchedRows, chunks_of, obstacle
 from paretograd.autograd.by_layers import LayersWay
 from paretograd.autograd.call import Plan
 from paretograd.autograd.samples.way import SamplesWay
@@ -29,7 +29,7 @@ from paretograd.callers import callers_level
 #: Timed steps of each way, after the one that checks it.
 _ROUNDS = 2
 
-#: A way must be this much quicker than plain passes to be kept.
+#: Ways whose times have at least this ratio count as equally quick.
 _GAIN = 0.98
 
 #: Ways are tried only if plain passes visit the operations of the graph this often on average.
@@ -47,7 +47,9 @@ _FREE_SHARE = 0.5
 #: Most kinds of graphs that are remembered.
 _KINDS = 64
 
-_WAYS: dict[str, type[BatchedRows] | type[LayersWay]] = {"batched": BatchedRows, "gramian": LayersWay}
+#: The ways other than plain passes. Of ways that are equally quick, the simplest is kept: plain passes, then that
+#: without rows.
+_WAYS = ("gramian", "batched")
 
 
 @dataclass
@@ -60,6 +62,7 @@ class _Kind:
         refused: ways that cannot be taken, and why.
         checked: ways that agreed with plain passes.
         taken: ways that were taken since. They are not expected to fail any more, and free the graph.
+        chunks: rows that a batched pass pushes through each segment at once; None for all.
     """
 
     about: str
@@ -67,15 +70,24 @@ class _Kind:
     refused: dict[str, str] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
+    chunks: list[int] | None = None
+
+    def differentiate(self, way: str, plan: Plan, *, retain: bool) -> BatchedRows | LayersWay:
+        """Differentiate in a way other than plain passes."""
+        if way == "gramian":
+            return LayersWay(plan, retain=retain)
+        if way not in self.checked:
+            self.chunks = chunks_of(plan)
+        return BatchedRows(plan, retain=retain, chunks=self.chunks)
 
     def best(self) -> str | None:
         """Return the quickest way; None while some are still to be tried."""
         ways = ["jacobian", *(way for way in _WAYS if way not in self.refused)]
         if any(len(self.times.get(way, ())) < _ROUNDS for way in ways):
             return None
-        plain = min(self.times["jacobian"])
-        best = min(ways, key=lambda way: min(self.times[way]))
-        return best if min(self.times[best]) < _GAIN * plain else "jacobian"
+        seconds = {way: min(self.times[way]) for way in ways}
+        least = min(seconds.values())
+        return next(way for way in ways if _GAIN * seconds[way] <= least)
 
     def next(self) -> str:
         """Return the way to take in the next step."""
@@ -187,7 +199,7 @@ class Differentiation:
             return self._fall_back(name, refusal)
         groups, own = [list(group) for group in plan.groups], list(plan.own)
         try:
-            way = _WAYS[name](plan, retain=name not in kind.taken)
+            way = kind.differentiate(name, plan, retain=name not in kind.taken)
         except NotFiniteError as error:
             if error.final:
                 raise
@@ -213,9 +225,8 @@ class Differentiation:
         difference = _difference(way, plain)
         if difference is None:
             kind.checked.add(name)
-            return _WAYS[name](plan, retain=True), How(
-                name, share, f"{reason}; checked against plain passes in this step"
-            )
+            way = kind.differentiate(name, plan, retain=True)
+            return way, How(name, share, f"{reason}; checked against plain passes in this step")
         kind.refused[name] = difference
         return plain, self._fall_back_how(name, difference)
 

@@ -71,6 +71,7 @@ class Graph:
 
     Attributes:
         nodes: its operations, each after everything it uses.
+        edges: for each of them, what it uses: operations, and the numbers of their outputs.
         roots: those at which the losses start.
         leaves: tensors without an operation that a loss reaches, in order of discovery.
         reached_by: for each of them, by ``id``, a bit for every loss that reaches it.
@@ -86,8 +87,7 @@ class Graph:
             skipped: names of nodes that pass their inputs on and are skipped.
         """
         roots = _roots_of(losses, skipped)
-        self._skipped = skipped
-        self.nodes = order = _postorder([node for node, _ in roots], skipped)
+        self.nodes, self.edges = order, edges = _edges_below([node for node, _ in roots], skipped)
         masks = dict.fromkeys(order, 0)
         for node, bits in roots:
             masks[node] |= bits
@@ -102,7 +102,7 @@ class Graph:
                 self.leaves.append(leaf)
                 self.reached_by[id(leaf)] = mask
                 self._leaf_nodes[id(leaf)] = node
-            for child, _ in below(node, skipped) if skipped else node.next_functions:
+            for child, _ in edges[node]:
                 if child is not None:
                     masks[child] |= mask
         self.operations, self.signature = frozenset(names), hash(tuple(names))
@@ -112,7 +112,7 @@ class Graph:
     def _users(self) -> dict[Node, list[tuple[Node, int]]]:
         users: dict[Node, list[tuple[Node, int]]] = {node: [] for node in self.nodes}
         for node in reversed(self.nodes):
-            for position, (child, _) in enumerate(below(node, self._skipped)):
+            for position, (child, _) in enumerate(self.edges[node]):
                 if child is not None:
                     users[child].append((node, position))
         return users
@@ -127,12 +127,12 @@ class Graph:
         if _CAST not in self.operations:
             return found
         used: set[Node] = set()
-        leaves = set(self._leaf_nodes.values())
-        for node in self.nodes:
-            for child, _ in node.next_functions:
-                if child not in leaves or child is None:
+        leaves = {node: leaf for leaf, node in zip(self.leaves, self._leaf_nodes.values(), strict=True)}
+        for node, edges in self.edges.items():
+            for child, _ in edges:
+                leaf = leaves.get(child) if child is not None else None
+                if child is None or leaf is None:
                     continue
-                leaf: Tensor = child.variable  # type: ignore[attr-defined]
                 if child in used:
                     found.pop(id(leaf), None)
                 elif node.name() == _CAST and leaf.dtype is torch.float32:
@@ -198,7 +198,7 @@ class Graph:
         reached = set()
         for node in reversed(self.nodes):  # every user before what it uses
             if node.name() == name or node in reached:
-                reached |= {child for child, _ in below(node, self._skipped) if child is not None}
+                reached |= {child for child, _ in self.edges[node] if child is not None}
         return {key for key, node in self._leaf_nodes.items() if node in reached}
 
     def borders(self) -> dict[Node, tuple[int, list[tuple[int, GradientEdge]]]] | None:
@@ -216,7 +216,7 @@ class Graph:
                 continue
             shared = [
                 (position, GradientEdge(child, number))
-                for position, (child, number) in enumerate(below(node, self._skipped))
+                for position, (child, number) in enumerate(self.edges[node])
                 if child is not None and self._masks[child].bit_count() > 1
             ]
             if any(edge.node.name() == LEAF for _, edge in shared):
@@ -230,7 +230,7 @@ class Graph:
         wanted = set(nodes)
         above = set()  # nodes from which another wanted node is reachable
         for node in self.nodes:  # everything a node uses comes before it
-            if any(child in above or child in wanted for child, _ in below(node, self._skipped)):
+            if any(child in above or child in wanted for child, _ in self.edges[node]):
                 above.add(node)
         return wanted - above
 
@@ -252,24 +252,24 @@ def _through(node: Node | None, number: int, skipped: frozenset[str]) -> Edge:
     return node, number
 
 
-def _postorder(roots: Sequence[Node], skipped: frozenset[str]) -> list[Node]:
-    """Return all nodes, each after everything it uses."""
+def _edges_below(roots: Sequence[Node], skipped: frozenset[str]) -> tuple[list[Node], dict[Node, Sequence[Edge]]]:
+    """Return all nodes, each after everything it uses, and the edges from each to what it uses."""
     order: list[Node] = []
-    seen: set[Node] = set()
-    done: set[Node] = set()
-    stack = list(reversed(roots))
+    edges: dict[Node, Sequence[Edge]] = {}
+    stack: list[Node | tuple[Node]] = list(reversed(roots))
     while stack:
-        node = stack[-1]
-        if node in seen:
-            stack.pop()
-            if node not in done:
-                done.add(node)
-                order.append(node)
+        node = stack.pop()
+        if isinstance(node, tuple):  # everything it uses is there
+            order.append(node[0])
             continue
-        seen.add(node)
-        edges = below(node, skipped) if skipped else node.next_functions
-        stack += [child for child, _ in reversed(edges) if child is not None and child not in seen]
-    return order
+        if node in edges:
+            continue
+        found = edges[node] = below(node, skipped) if skipped else node.next_functions
+        stack.append((node,))
+        for child, _ in reversed(found):
+            if child is not None and child not in edges:
+                stack.append(child)
+    return order, edges
 
 
 def release(nodes: Iterable[Node]) -> None:

@@ -91,9 +91,9 @@ class Rows:
         earlier = held.rows.get(k)
         held.rows[k] = grad if earlier is None else earlier + grad
 
-    def give_all(self, param: Tensor, grads: Tensor) -> None:
-        """Take the gradients of all losses, shape ``(m, *param)``."""
-        for k, grad in enumerate(grads.unbind()):
+    def give_all(self, param: Tensor, grads: Tensor, first: int = 0) -> None:
+        """Take the gradients of several losses from the given one on, shape ``(losses, *param)``."""
+        for k, grad in enumerate(grads.unbind(), first):
             self.give(param, k, grad)
 
     def take(self, param: Tensor, k: int) -> Tensor:

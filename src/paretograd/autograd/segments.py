@@ -3,19 +3,19 @@
 Plain passes through a shared trunk retain its activations until the last pass, while the rows of all earlier passes are
 held. With the trunk cut into segments, all passes go through one segment before the next, and the activations of a
 segment are freed when its rows are there. So about the larger of the two is held, not the sum. The numbers do not
-change.
+change. Batched passes push several rows at once through each segment, as many as the width of the segment allows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from paretograd.autograd.graph import LEAF, Graph
-
-#: Number of segments to aim at. More of them save little memory, and each costs one more call of torch for each loss.
-_COUNT = 4
+from paretograd.autograd.graph import LEAF, Graph, saved_tensors
 
 #: Operations at whose output a graph is cut. They save no tensors, so that a pass that ends there can run them.
 _CUT = "AddBackward0"
@@ -23,11 +23,15 @@ _CUT = "AddBackward0"
 #: Parts of the graph with at most this many operations count as the way to a parameter, and not as a branch.
 _TWIG = 16
 
+#: Number of gradients as large as the widest output of a segment that a pass through it holds at a time.
+_TEMPORARIES = 5
+
 
 class Segment(NamedTuple):
     """A part of the graph that all passes go through.
 
     Attributes:
+        nodes: its operations.
         leaves: the leaves that it reaches, by ``id``.
         end: the output of the graph below at which it ends, None for the last one.
         below: an output that the operation at the end uses. A pass that is asked for it, too, runs this operation, and
@@ -35,73 +39,141 @@ class Segment(NamedTuple):
             with this operation again, so that the hook's answer counts once.
     """
 
+    nodes: list[Node]
     leaves: set[int]
-    end: GradientEdge | None
-    below: GradientEdge | None
+    end: GradientEdge | None = None
+    below: GradientEdge | None = None
+
+    @property
+    def ends(self) -> list[GradientEdge]:
+        """The two outputs at the end, or none."""
+        return [] if self.end is None or self.below is None else [self.end, self.below]
 
 
 def segments(graph: Graph, m: int) -> list[Segment]:
-    """Cut the graph of m losses into segments, from the losses to the leaves; one if it cannot be cut."""
+    """Cut the graph of m losses wherever possible, from the losses to the leaves; return one segment if it is not."""
     twigs = _twigs(graph)
     trunk = [node for node in reversed(graph.nodes) if node not in twigs]  # every user before what it uses
     place = {node: number for number, node in enumerate(trunk)}
     everyone = (1 << m) - 1
-    pending: dict[Node, set[int]] = {root: {-1} for root in graph.roots if root not in twigs}
-    found: list[Segment] = []
-    leaves: set[int] = set()
+    pending: dict[Node, set[int]] = {root: {-1} for root in graph.roots}
+    found = [Segment([], set())]
     seen: dict[Node, int] = {}
-    count = 0
     for node in trunk:
         alone = len(pending) == 1 and len(pending.get(node, ())) == 1 and -1 not in pending[node]
-        if alone and _COUNT * count >= len(trunk) and node.name() == _CUT and graph.mask(node) == everyone:
+        if alone and node.name() == _CUT and graph.mask(node) == everyone:
             (output,) = pending[node]
             # Of what the operation uses, the first in the order is not reached through anything else.
-            below = [GradientEdge(child, n) for child, n in node.next_functions if child in place]
+            below = [GradientEdge(child, n) for child, n in graph.edges[node] if child in place]
             if below:
                 first = min(below, key=lambda edge: place[edge.node])
-                found.append(Segment(leaves, GradientEdge(node, output), first))
-                leaves, count = set(), 0
-        count += 1
+                found[-1] = found[-1]._replace(end=GradientEdge(node, output), below=first)
+                found.append(Segment([], set()))
+        found[-1].nodes.append(node)
         pending.pop(node, None)
-        for child, number in node.next_functions:
+        for child, number in graph.edges[node]:
             if child is None:
                 continue
             if child not in twigs:
                 pending.setdefault(child, set()).add(number)
-            elif not _take_twig(child, leaves, seen, len(found)):
-                return [_whole(graph)]
-    found.append(Segment(leaves, None, None))
-    return found if len(found) > 1 else [_whole(graph)]
-
-
-def _whole(graph: Graph) -> Segment:
-    return Segment({id(leaf) for leaf in graph.leaves}, None, None)
+            elif not _take_twig(graph, child, found[-1], seen, len(found)):
+                return [Segment(trunk, {id(leaf) for leaf in graph.leaves})]
+    return found
 
 
 def _twigs(graph: Graph) -> set[Node]:
-    """Return the operations below which the graph is small."""
+    """Return the operations, other than the losses' own, below which the graph is small."""
     sizes: dict[Node, int] = {}
     for node in graph.nodes:  # everything a node uses comes before it
         size = 1
-        for child, _ in node.next_functions:
+        for child, _ in graph.edges[node]:
             if child is not None:
                 size += sizes.get(child, _TWIG)
         if size <= _TWIG:
             sizes[node] = size
-    return set(sizes)
+    return set(sizes) - set(graph.roots)
 
 
-def _take_twig(twig: Node, leaves: set[int], seen: dict[Node, int], segment: int) -> bool:
-    """Add the leaves below a twig to a segment. Return False if an earlier segment uses it, too.
+def _take_twig(graph: Graph, twig: Node, segment: Segment, seen: dict[Node, int], number: int) -> bool:
+    """Add a twig to a segment, which has the given number. Return False if an earlier segment uses it, too.
 
     A pass of the earlier one would not end before such a leaf's gradient is complete.
     """
     waiting = [twig]
     while waiting:
         node = waiting.pop()
-        if seen.setdefault(node, segment) != segment:
-            return False
+        if node in seen:
+            if seen[node] != number:
+                return False
+            continue
+        seen[node] = number
         if node.name() == LEAF:
-            leaves.add(id(node.variable))  # type: ignore[attr-defined]
-        waiting += [child for child, _ in node.next_functions if child is not None]
+            segment.leaves.add(id(node.variable))  # type: ignore[attr-defined]
+        else:
+            segment.nodes.append(node)
+        waiting += [child for child, _ in graph.edges[node] if child is not None]
     return True
+
+
+def joined(parts: Sequence[Segment]) -> Segment:
+    """Return adjacent segments as one."""
+    nodes = [node for part in parts for node in part.nodes]
+    return Segment(nodes, set().union(*(part.leaves for part in parts)), parts[-1].end, parts[-1].below)
+
+
+def in_quarters(parts: Sequence[Segment]) -> list[Segment]:
+    """Join segments to about four. More would save little memory, and each costs one more call for each loss."""
+    total = sum(len(part.nodes) for part in parts)
+    found: list[list[Segment]] = [[]]
+    for part in parts:
+        if found[-1] and 4 * sum(len(each.nodes) for each in found[-1]) >= total:
+            found.append([])
+        found[-1].append(part)
+    return [joined(each) for each in found]
+
+
+def chunks(parts: Sequence[Segment], params: Sequence[Tensor], copies: Mapping[int, GradientEdge], m: int) -> list[int]:
+    """Return for each segment how many rows may go through it at once to hold no more memory than a loop of passes.
+
+    A loop holds the activations and the rows, and then the rows twice, when it joins them to a matrix.
+
+    Args:
+        parts: the segments, as cut.
+        params: the parameters to aggregate.
+        copies: those whose rows take half of their memory.
+        m: number of losses.
+    """
+    sizes = {id(param): m * param.numel() * param.element_size() for param in params}
+    rows = [sum(sizes.get(key, 0) // (2 if key in copies else 1) for key in part.leaves) for part in parts]
+    saved = _saved(parts, params)
+    limit = sum(sizes.values()) + max(sum(saved), sum(sizes.values()))
+    found = []
+    for number, part in enumerate(parts):
+        held = sum(saved[number:]) + sum(rows[: number + 1])
+        width = _TEMPORARIES * max(map(_width, part.nodes), default=0)
+        fitting = max(1, min(m, int((limit - held) // max(width, 1))))
+        found.append(-(-m // -(-m // fitting)))  # as many passes, of nearly equal size
+    return found
+
+
+def _saved(parts: Sequence[Segment], params: Sequence[Tensor]) -> list[int]:
+    """Return the bytes of the activations that each segment saved."""
+    seen = {param.untyped_storage().data_ptr() for param in params}
+    found = []
+    for part in parts:
+        total = 0
+        for node in part.nodes:
+            for saved in saved_tensors(node):
+                tensor = getattr(saved, "data", None)
+                if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
+                    storage = tensor.untyped_storage()
+                    if storage.data_ptr() not in seen:
+                        seen.add(storage.data_ptr())
+                        total += storage.nbytes()
+        found.append(total)
+    return found
+
+
+def _width(node: Node) -> int:
+    """Return the bytes of the outputs of an operation."""
+    return sum(torch.Size(about.shape).numel() * about.dtype.itemsize for about in node._input_metadata)

@@ -19,7 +19,7 @@ from paretograd.autograd.call import Plan
 from paretograd.autograd.graph import release, starts_of
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
-from paretograd.autograd.segments import segments
+from paretograd.autograd.segments import Segment, in_quarters, segments
 from paretograd.errors import NonFiniteGradientError
 from paretograd.geometry.gramian import Array, as_array, out_of_range
 
@@ -203,36 +203,39 @@ def plain_gradients(plan: Plan, retain: bool) -> Iterator[tuple[int, Pairs]]:
     """
     starts = starts_of(plan.losses)
     seeds: list[Tensor | None] = [seed for _, seed in starts]
-    parts = segments(plan.graph, plan.m) if _is_worth_cutting(plan) else []
-    start: GradientEdge | None = None
     copies = plan.copies
-    for number, part in enumerate(parts or [None]):
-        params = [param for param in (*plan.common, *plan.own) if part is None or id(param) in part.leaves]
+    start: GradientEdge | None = None
+    for part in _parts(plan):
+        params = [param for param in (*plan.common, *plan.own) if id(param) in part.leaves]
         for k, (output, _) in enumerate(starts):
             inputs = [param for param in params if plan.reached[id(param)] >> k & 1]
             seed, seeds[k] = seeds[k], None
-            ends = [] if part is None or part.end is None else [part.end, part.below]
-            if seed is None or not (inputs or ends):
+            if seed is None or not (inputs or part.ends):
                 continue
-            needed = plan.graph.shared_losses >> k & 1 if number == 0 else k + 1 < plan.m
+            needed = plan.graph.shared_losses >> k & 1 if start is None else k + 1 < plan.m
             joined = isinstance(output, Tensor) and plan.graph.joins and k + 1 < plan.m
             grads: Sequence[Tensor | None] = torch.autograd.grad(
                 [output if start is None else start],  # type: ignore[arg-type]  # torch accepts both, but not its stubs
-                [*(copies.get(id(param), param) for param in inputs), *ends],  # type: ignore[arg-type]
+                [*(copies.get(id(param), param) for param in inputs), *part.ends],  # type: ignore[arg-type]
                 [seed],
                 retain_graph=retain or bool(needed) or joined,
                 allow_unused=True,
             )
-            if ends:
+            if part.ends:
                 seeds[k] = grads[-2]
             yield k, present(inputs, grads[: len(inputs)])
-        start = None if part is None else part.end
+        start = part.end
 
 
-def _is_worth_cutting(plan: Plan) -> bool:
-    """Return True if the rows take much memory, and the losses share a graph whose saved tensors are not packed."""
+def _parts(plan: Plan) -> list[Segment]:
+    """Return the segments of plain passes: one, unless the rows take much memory and the losses share a graph.
+
+    A graph whose saved tensors are packed is not cut: a checkpoint would compute a block anew in each segment.
+    """
     size = sum(plan.reached[id(param)].bit_count() * param.numel() * param.element_size() for param in plan.common)
-    return size >= _LARGE and plan.graph.shared_losses != 0 and not plan.graph.looks_packed
+    if size >= _LARGE and plan.graph.shared_losses and not plan.graph.looks_packed:
+        return in_quarters(segments(plan.graph, plan.m))
+    return [Segment([], {id(leaf) for leaf in plan.graph.leaves})]
 
 
 def present(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> Pairs:
