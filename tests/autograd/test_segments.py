@@ -10,6 +10,7 @@ from support.models import MODELS
 from torch import Tensor, nn
 
 import paretograd as pg
+from paretograd.autograd import segments as segments_module
 from paretograd.autograd import ways
 from paretograd.autograd.batched import BatchedRows, chunks_of, obstacle
 from paretograd.autograd.call import Call, plan_of
@@ -41,9 +42,9 @@ def residual(**options: int) -> tuple[Residual, Tensor]:
     return Residual(**options).double(), torch.randn(5, 6, dtype=torch.float64)
 
 
-def rows_of(losses: Sequence[Tensor] | Tensor, large: int, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Return the rows of all parameters, with segments if they take at least ``large`` bytes."""
-    monkeypatch.setattr(ways, "_LARGE", large)
+def rows_of(losses: Sequence[Tensor] | Tensor, small: int, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Return the rows of all parameters, with segments if they take at least ``small`` bytes."""
+    monkeypatch.setattr(ways, "SMALL", small)
     plan = plan_of(Call(losses=losses, has_rule=False))
     with torch.no_grad():
         way = PlainRows(plan, retain=True)
@@ -84,7 +85,7 @@ def test_segments_change_nothing(options: dict[str, float], monkeypatch: pytest.
 
 def test_activations_of_a_segment_are_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the last block is differentiated, what the first passes needed is gone."""
-    monkeypatch.setattr(ways, "_LARGE", 0)
+    monkeypatch.setattr(ways, "SMALL", 0)
     model, inputs = residual()
     freed: list[bool] = []
     losses = model(inputs)
@@ -122,8 +123,9 @@ def test_chunks_of_batched_passes_change_nothing(name: str) -> None:
         torch.testing.assert_close(found.rows.block(param), whole.rows.block(param), rtol=1e-10, atol=1e-12)
 
 
-def test_rows_go_at_once_through_what_is_narrow() -> None:
+def test_rows_go_at_once_through_what_is_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stem of this network is wider than all that lies behind it, so that fewer rows go through it at once."""
+    monkeypatch.setattr(segments_module, "SMALL", 0)
     torch.manual_seed(0)
     stem = nn.Sequential(nn.Linear(2, 4096), nn.Tanh(), nn.Linear(4096, 6))
     model = Residual(depth=4, tasks=10)
@@ -142,7 +144,7 @@ def test_rows_go_at_once_through_what_is_narrow() -> None:
 @pytest.mark.parametrize("tied", [False, True])
 def test_rows_under_autocast_are_in_half_precision(engine: str, tied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradients are those of the loop, to the last bit of float32 in the weighted sum."""
-    monkeypatch.setattr(ways, "_LARGE", 0)
+    monkeypatch.setattr(ways, "SMALL", 0)
     torch.manual_seed(0)
     model = Residual(tied=tied)
     inputs = torch.randn(5, 6)

@@ -139,15 +139,18 @@ class Source(NamedTuple):
         outputs: where it starts.
         seeds: for each of them the gradients of the m losses with respect to it, shape ``(m, *output)``.
         below: True if the losses' own parts lie above it.
+        apart: True if the outputs are the losses.
     """
 
     outputs: list[Tensor | GradientEdge]
     seeds: list[Tensor]
     below: bool
+    apart: bool = False
 
     def rows(self, first: int, end: int) -> Source:
-        """Return the source for some of the losses."""
-        return self._replace(seeds=[seed[first:end] for seed in self.seeds])
+        """Return the source for some of the losses. Those that start at themselves do not visit the others."""
+        starts = slice(first, end) if self.apart else slice(None)
+        return self._replace(outputs=self.outputs[starts], seeds=[seed[first:end] for seed in self.seeds[starts]])
 
     def scaled(self, scales: Tensor) -> Source:
         """Return the source for losses times factors, shape ``(m,)``."""
@@ -191,7 +194,7 @@ def _at_losses(losses: Losses) -> Source:
         return Source([losses], [torch.eye(m, dtype=losses.dtype, device=losses.device)], below=False)
     eye = torch.eye(m, device=losses[0].device)
     seeds = [eye[:, k].to(loss).reshape(m, *loss.shape) for k, loss in enumerate(losses)]
-    return Source(list(losses), seeds, below=False)
+    return Source(list(losses), seeds, below=False, apart=True)
 
 
 def _below_heads(

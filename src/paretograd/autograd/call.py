@@ -322,6 +322,13 @@ class Plan:
         own = _ids(self.own)
         return {key: edge for key, edge in self.graph.casts.items() if key not in own}
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of all rows."""
+        halved = self.graph.casts
+        sizes = (param.nbytes // (2 if id(param) in halved else 1) for param in self.common)
+        return sum(self.reached[id(param)].bit_count() * size for param, size in zip(self.common, sizes, strict=True))
+
 
 def plan_of(call: Call) -> Plan:
     """Validate a call for a single process and read its graph."""

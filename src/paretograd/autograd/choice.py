@@ -178,10 +178,7 @@ class Differentiation:
     def _within_memory(self, kind: _Kind, name: str) -> tuple[str, str]:
         """Return the way to take if rows are limited to the memory that is allowed, and why."""
         plan = self._plan
-        needed = sum(
-            plan.reached[id(param)].bit_count() * param.numel() * param.element_size() for param in plan.common
-        )
-        limit = plan.call.max_memory
+        needed, limit = plan.row_bytes, plan.call.max_memory
         if limit is None:
             limit = int(_FREE_SHARE * _free_memory(plan.device))
         if needed <= limit or name == "gramian" or "gramian" in kind.refused:

@@ -21,7 +21,7 @@ LEAF = "torch::autograd::AccumulateGrad"
 _CAST = "ToCopyBackward0"
 
 #: Operations that only pass a parameter on: its transpose, and its copy in another precision under autocast.
-_PASSING = frozenset({"TBackward0", _CAST})
+PASSING = frozenset({"TBackward0", _CAST})
 
 #: Nodes that pass each input on unchanged. Wrappers for several processes put them around a module. For torch, every
 #: output of such a node depends on every input.
@@ -182,7 +182,7 @@ class Graph:
             node, transposed = waiting.pop()
             for user, position in self._users[node]:
                 name = user.name()
-                if name in _PASSING:
+                if name in PASSING:
                     waiting.append((user, transposed ^ (name == "TBackward0")))
                 else:
                     found.append(Use(user, position, transposed))

@@ -93,7 +93,11 @@ class Rows:
 
     def give_all(self, param: Tensor, grads: Tensor, first: int = 0) -> None:
         """Take the gradients of several losses from the given one on, shape ``(losses, *param)``."""
-        for k, grad in enumerate(grads.unbind(), first):
+        rows = grads.unbind()
+        if id(param) not in self._held and param.is_contiguous() and rows[0].is_contiguous() and not grads.is_conj():
+            self._held[id(param)] = _Held(param, dict(enumerate(rows, first)))  # the quick way
+            return
+        for k, grad in enumerate(rows, first):
             self.give(param, k, grad)
 
     def take(self, param: Tensor, k: int) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-from paretograd.autograd.graph import LEAF, Graph, saved_tensors
+from paretograd.autograd.graph import LEAF, PASSING, Graph, saved_tensors
 
 #: Operations at whose output a graph is cut. They save no tensors, so that a pass that ends there can run them.
 _CUT = "AddBackward0"
@@ -23,15 +23,22 @@ _CUT = "AddBackward0"
 #: Parts of the graph with at most this many operations count as the way to a parameter, and not as a branch.
 _TWIG = 16
 
-#: Number of gradients as large as the widest output of a segment that a pass through it holds at a time.
-_TEMPORARIES = 5
+#: Number of gradients as large as the widest output of a segment that a pass through it holds at a time, and that of
+#: one with convolutions, which need room to work in. Measured on an H200, rounded up.
+_TEMPORARIES, _WITH_CONVOLUTIONS = 4, 8
+
+#: Memory that batched passes may take, relative to that of a loop.
+_SHARE = 1.05
+
+#: Bytes below which memory does not matter.
+SMALL = 64 * 2**20
 
 
 class Segment(NamedTuple):
     """A part of the graph that all passes go through.
 
     Attributes:
-        nodes: its operations.
+        nodes: its operations, without those that only pass a parameter on.
         leaves: the leaves that it reaches, by ``id``.
         end: the output of the graph below at which it ends, None for the last one.
         below: an output that the operation at the end uses. A pass that is asked for it, too, runs this operation, and
@@ -109,7 +116,7 @@ def _take_twig(graph: Graph, twig: Node, segment: Segment, seen: dict[Node, int]
         seen[node] = number
         if node.name() == LEAF:
             segment.leaves.add(id(node.variable))  # type: ignore[attr-defined]
-        else:
+        elif node.name() not in PASSING:
             segment.nodes.append(node)
         waiting += [child for child, _ in graph.edges[node] if child is not None]
     return True
@@ -146,12 +153,13 @@ def chunks(parts: Sequence[Segment], params: Sequence[Tensor], copies: Mapping[i
     sizes = {id(param): m * param.numel() * param.element_size() for param in params}
     rows = [sum(sizes.get(key, 0) // (2 if key in copies else 1) for key in part.leaves) for part in parts]
     saved = _saved(parts, params)
-    limit = sum(sizes.values()) + max(sum(saved), sum(sizes.values()))
+    limit = max(SMALL, sum(sizes.values()) + max(sum(saved), sum(sizes.values())))
     found = []
     for number, part in enumerate(parts):
         held = sum(saved[number:]) + sum(rows[: number + 1])
-        width = _TEMPORARIES * max(map(_width, part.nodes), default=0)
-        fitting = max(1, min(m, int((limit - held) // max(width, 1))))
+        convolutions = any(node.name() == "ConvolutionBackward0" for node in part.nodes)
+        width = (_WITH_CONVOLUTIONS if convolutions else _TEMPORARIES) * max(map(_width, part.nodes), default=0)
+        fitting = max(1, min(m, int((_SHARE * limit - held) // max(width, 1))))
         found.append(-(-m // -(-m // fitting)))  # as many passes, of nearly equal size
     return found
 

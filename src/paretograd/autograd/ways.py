@@ -19,14 +19,11 @@ from paretograd.autograd.call import Plan
 from paretograd.autograd.graph import release, starts_of
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
-from paretograd.autograd.segments import Segment, in_quarters, segments
+from paretograd.autograd.segments import SMALL, Segment, in_quarters, segments
 from paretograd.errors import NonFiniteGradientError
 from paretograd.geometry.gramian import Array, as_array, out_of_range
 
 Pairs = list[tuple[Tensor, Tensor]]
-
-#: Bytes of rows from which plain passes stop at the ends of segments, to hold less memory.
-_LARGE = 64 * 2**20
 
 #: The node of a model under `torch.compile`. For torch, all its outputs depend on all its inputs.
 COMPILED = "CompiledFunctionBackward"
@@ -232,8 +229,7 @@ def _parts(plan: Plan) -> list[Segment]:
 
     A graph whose saved tensors are packed is not cut: a checkpoint would compute a block anew in each segment.
     """
-    size = sum(plan.reached[id(param)].bit_count() * param.numel() * param.element_size() for param in plan.common)
-    if size >= _LARGE and plan.graph.shared_losses and not plan.graph.looks_packed:
+    if plan.row_bytes >= SMALL and plan.graph.shared_losses and not plan.graph.looks_packed:
         return in_quarters(segments(plan.graph, plan.m))
     return [Segment([], {id(leaf) for leaf in plan.graph.leaves})]
 
