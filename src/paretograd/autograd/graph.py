@@ -87,7 +87,8 @@ class Graph:
             skipped: names of nodes that pass their inputs on and are skipped.
         """
         roots = _roots_of(losses, skipped)
-        self.nodes, self.edges = order, edges = _edges_below([node for node, _ in roots], skipped)
+        order, edges, self._reused = _edges_below([node for node, _ in roots], skipped)
+        self.nodes, self.edges = order, edges
         masks = dict.fromkeys(order, 0)
         for node, bits in roots:
             masks[node] |= bits
@@ -126,20 +127,16 @@ class Graph:
         found: dict[int, GradientEdge] = {}
         if _CAST not in self.operations:
             return found
-        used: set[Node] = set()
-        leaves = {node: leaf for leaf, node in zip(self.leaves, self._leaf_nodes.values(), strict=True)}
+        leaves: dict[Node | None, Tensor] = {
+            node: leaf
+            for leaf, node in zip(self.leaves, self._leaf_nodes.values(), strict=True)
+            if leaf.dtype is torch.float32 and node not in self._reused
+        }
         for node, edges in self.edges.items():
-            for child, _ in edges:
-                leaf = leaves.get(child) if child is not None else None
-                if child is None or leaf is None:
-                    continue
-                if child in used:
-                    found.pop(id(leaf), None)
-                elif node.name() == _CAST and leaf.dtype is torch.float32:
-                    about = node._input_metadata[0]
-                    if about.dtype in (torch.bfloat16, torch.float16) and about.device == leaf.device:
-                        found[id(leaf)] = GradientEdge(node, 0)
-                used.add(child)
+            if len(edges) == 1 and edges[0][0] in leaves and node.name() == _CAST:
+                leaf, about = leaves[edges[0][0]], node._input_metadata[0]
+                if about.dtype in (torch.bfloat16, torch.float16) and about.device == leaf.device:
+                    found[id(leaf)] = GradientEdge(node, 0)
         return found
 
     @cached_property
@@ -252,10 +249,13 @@ def _through(node: Node | None, number: int, skipped: frozenset[str]) -> Edge:
     return node, number
 
 
-def _edges_below(roots: Sequence[Node], skipped: frozenset[str]) -> tuple[list[Node], dict[Node, Sequence[Edge]]]:
-    """Return all nodes, each after everything it uses, and the edges from each to what it uses."""
+def _edges_below(
+    roots: Sequence[Node], skipped: frozenset[str]
+) -> tuple[list[Node], dict[Node, Sequence[Edge]], set[Node | None]]:
+    """Return all nodes, each after everything it uses; the edges from each to what it uses; those used repeatedly."""
     order: list[Node] = []
     edges: dict[Node, Sequence[Edge]] = {}
+    reused: set[Node | None] = set()
     stack: list[Node | tuple[Node]] = list(reversed(roots))
     while stack:
         node = stack.pop()
@@ -263,13 +263,16 @@ def _edges_below(roots: Sequence[Node], skipped: frozenset[str]) -> tuple[list[N
             order.append(node[0])
             continue
         if node in edges:
+            reused.add(node)
             continue
         found = edges[node] = below(node, skipped) if skipped else node.next_functions
         stack.append((node,))
         for child, _ in reversed(found):
-            if child is not None and child not in edges:
+            if child in edges:
+                reused.add(child)
+            elif child is not None:
                 stack.append(child)
-    return order, edges
+    return order, edges, reused
 
 
 def release(nodes: Iterable[Node]) -> None:

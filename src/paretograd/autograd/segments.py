@@ -25,10 +25,10 @@ _TWIG = 16
 
 #: Number of gradients as large as the widest output of a segment that a pass through it holds at a time, and that of
 #: one with convolutions, which need room to work in. Measured on an H200, rounded up.
-_TEMPORARIES, _WITH_CONVOLUTIONS = 4, 8
+_TEMPORARIES, _WITH_CONVOLUTIONS = 2, 8
 
-#: Memory that batched passes may take, relative to that of a loop.
-_SHARE = 1.05
+#: Estimated memory up to which all rows go at once, relative to that of a loop. The estimates are high.
+_SHARE = 1.15
 
 #: Bytes below which memory does not matter.
 SMALL = 64 * 2**20
@@ -159,8 +159,11 @@ def chunks(parts: Sequence[Segment], params: Sequence[Tensor], copies: Mapping[i
         held = sum(saved[number:]) + sum(rows[: number + 1])
         convolutions = any(node.name() == "ConvolutionBackward0" for node in part.nodes)
         width = (_WITH_CONVOLUTIONS if convolutions else _TEMPORARIES) * max(map(_width, part.nodes), default=0)
-        fitting = max(1, min(m, int((_SHARE * limit - held) // max(width, 1))))
-        found.append(-(-m // -(-m // fitting)))  # as many passes, of nearly equal size
+        if m * width <= _SHARE * limit - held:
+            found.append(m)
+        else:
+            fitting = max(1, min(m, int((limit - held) // width)))
+            found.append(-(-m // -(-m // fitting)))  # as many passes, of nearly equal size
     return found
 
 
