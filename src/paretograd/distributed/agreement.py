@@ -1,9 +1,12 @@
 """Agreement between processes: all do the same thing, or all raise the same error.
 
-Before anything large is sent, the processes sum one number each. It encodes how many failed or see a step unlike the
-remembered ones, how many use the second of the two remembered kinds of step, and how many samples there are. Only if
-the first count is not zero, or the processes use different kinds, do they exchange more. An ordinary step thus costs
-eight bytes.
+Before anything large is sent, the processes sum one number each. It encodes the kind of step that a process means,
+among those that all remember, and the number of its samples. Only if some process failed or means a kind that is not
+remembered, or if they mean different kinds, do they exchange more. An ordinary step thus costs eight bytes.
+
+A process contributes the code v of its kind, and v squared. Zero is the code of a failure and of an unknown kind. The
+points (v, v * v) lie on a strictly convex curve, so their mean is one of them only if all are the same. Each process
+can thus tell by itself whether all mean the same kind, and all come to the same conclusion.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -22,8 +26,11 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.distributed.ranks import Ranks
 from paretograd.errors import NonFiniteGradientError, ParameterError, ParetogradError, ProcessError
 
-#: Bits of each of the two counts in the summed number; the samples use the rest.
-_BITS = 16
+#: Number of kinds of step to remember. Very many processes remember fewer: see `_Code`.
+_KINDS = 16
+
+#: Bits of the summed number that encode the kind. The samples use the rest.
+_BITS = 32
 
 #: Number of characters of a value that an error shows.
 _SHOWN = 200
@@ -51,34 +58,87 @@ class View:
     options: dict[str, Any]
 
 
-@dataclass
-class _Kept:
-    """A remembered kind of step: this process's view, the settled result, and the rule's digest after the step."""
+class _Code:
+    """Encoding of a kind of step in a number that is summed over the processes.
 
-    view: View | None
-    settled: Any
+    Attributes:
+        kinds: number of kinds that can be distinguished: 16 for up to 1,023 processes.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size, self.kinds = size, _KINDS
+        while self.kinds > 1 and self._first + (size * self.kinds**2).bit_length() > _BITS:
+            self.kinds -= 1
+
+    @property
+    def _first(self) -> int:
+        """Number of bits for the sum of the codes. Those for the sum of their squares follow."""
+        return (self._size * self.kinds).bit_length()
+
+    def encode(self, slot: int | None, samples: int) -> int:
+        """Return the number to sum: a slot, None if there is none, and a number of samples."""
+        code = 0 if slot is None else slot + 1
+        return code | code * code << self._first | samples << _BITS
+
+    def agrees(self, slot: int, total: int) -> bool:
+        """Return True if all processes mean this slot. The result is the same on all processes."""
+        return total & (1 << _BITS) - 1 == self._size * self.encode(slot, 0)
+
+    def samples(self, total: int) -> int:
+        """Return the number of samples of all processes."""
+        return total >> _BITS
+
+
+@dataclass
+class _State:
+    """Digest of a rule after its latest step. The kinds of step that share the rule share this, too."""
+
     digest: str
 
 
-@dataclass
-class _Memory:
-    """Two remembered kinds of step, which may alternate as with two models, and the index of the last one."""
+@dataclass(frozen=True)
+class _Kept:
+    """A remembered kind of step: this process's view, the settled result, and the state of the rule."""
 
-    slots: list[_Kept | None] = field(default_factory=lambda: [None, None])
-    last: int = 1
+    view: View | None
+    settled: Any
+    state: _State
+
+
+class _Memory:
+    """Kinds of step on which all processes agreed, the same ones in the same slots on all of them."""
+
+    def __init__(self, size: int) -> None:
+        self.code = _Code(size)
+        self._kept: dict[int, _Kept] = {}  # by slot, the most recently used last
 
     def find(self, view: View | None, digest: str) -> int | None:
-        """Return the slot of such a step, or None. The two kinds may share a rule, whose state is then the latest."""
-        latest = self.slots[self.last]
-        for slot in (self.last, 1 - self.last):
-            kept = self.slots[slot]
-            if kept is not None and latest is not None and kept.view == view:
-                return slot if digest in (kept.digest, latest.digest) else None
+        """Return the slot of such a step, or None."""
+        for slot, kept in reversed(self._kept.items()):
+            if kept.state.digest == digest and kept.view == view:
+                return slot
         return None
 
+    def use(self, slot: int) -> Any:
+        """Return the settled result of a slot, which is now the most recently used."""
+        kept = self._kept[slot] = self._kept.pop(slot)
+        return kept.settled
 
-#: Remembered steps, by process group and by the absence of a rule.
-_AGREED: dict[tuple[Any, ...], _Memory] = {}
+    def keep(self, view: View | None, settled: Any, digest: str) -> None:
+        """Remember a kind of step, in the place of the least recently used if all slots are taken."""
+        states = [kept.state for kept in self._kept.values() if kept.state.digest == digest]
+        slot = len(self._kept) if len(self._kept) < self.code.kinds else next(iter(self._kept))
+        self._kept.pop(slot, None)
+        self._kept[slot] = _Kept(view, settled, states[0] if states else _State(digest))
+
+    def advance(self, digest: str) -> None:
+        """Note the state of the rule after a step of the most recently used kind."""
+        next(reversed(self._kept.values())).state.digest = digest
+
+
+#: Remembered steps, by the first process group and the key of all. They are forgotten with the group, because the next
+#: one may have the same ``id``.
+_AGREED: WeakKeyDictionary[Any, dict[tuple[int, ...], _Memory]] = WeakKeyDictionary()
 
 
 def agree(
@@ -105,19 +165,16 @@ def agree(
         the result of ``settle``, from now or an earlier step; and the number of samples of all processes.
     """
     digest = _digest(aggregator)
-    memory = _AGREED.setdefault((ranks.key, aggregator is None), _Memory())
+    memory = _AGREED.setdefault(ranks.groups[0], {}).setdefault(ranks.key, _Memory(ranks.size))
     slot = None if error is not None else memory.find(view, digest)
-    number = int(slot is None) | (slot or 0) << _BITS | (samples or 0) << 2 * _BITS
+    number = memory.code.encode(slot, samples or 0)
     total = int(ranks.sum(torch.tensor([number], dtype=torch.int64, device="cpu")))
-    mask = (1 << _BITS) - 1
-    if slot is None or total & mask or total >> _BITS & mask not in (0, ranks.size):
+    if slot is not None and memory.code.agrees(slot, total):
+        settled = memory.use(slot)
+    else:
         settled = _tell(ranks, view, params, aggregator, error, settle)
-        slot = 1 - memory.last
-        memory.slots[slot] = _Kept(view, settled, _digest(aggregator))
-    memory.last = slot
-    kept = memory.slots[slot]
-    assert kept is not None
-    return kept.settled, total >> 2 * _BITS
+        memory.keep(view, settled, _digest(aggregator))
+    return settled, memory.code.samples(total)
 
 
 def _tell(
@@ -176,10 +233,7 @@ def _take_state(ranks: Ranks, aggregator: Aggregator, state: Mapping[str, Any]) 
 
 def remember(ranks: Ranks, aggregator: Aggregator) -> None:
     """Remember the rule's state after a step. It is the same on all processes, as it was before the step."""
-    memory = _AGREED[ranks.key, False]
-    kept = memory.slots[memory.last]
-    assert kept is not None
-    kept.digest = _digest(aggregator)
+    _AGREED[ranks.groups[0]][ranks.key].advance(_digest(aggregator))
 
 
 def _digest(aggregator: Aggregator | None) -> str:
@@ -192,7 +246,7 @@ def _digest(aggregator: Aggregator | None) -> str:
 
 def _kind(aggregator: Aggregator | None) -> str:
     """Return the ``repr`` of a rule without seeds, which its state contains, and without addresses of functions."""
-    return "" if aggregator is None else re.sub(r"\bseed=\d+| at 0x[0-9a-f]+", "", repr(aggregator))
+    return "none" if aggregator is None else re.sub(r"\bseed=\d+| at 0x[0-9a-f]+", "", repr(aggregator))
 
 
 def raise_together(ranks: Ranks, error: BaseException | None) -> None:

@@ -355,6 +355,71 @@ def two_models_in_turn(rank: int, size: int) -> list[Comparison]:
     return []
 
 
+def told_at_length(counted: Traffic) -> bool:
+    """That the processes exchanged objects, as in the first step of a kind."""
+    return any(name == "allgather_" for name, _, _ in counted.calls)
+
+
+class Many(nn.Module):
+    """A trunk and heads, of which each step uses two."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.trunk = nn.Linear(5, 4).double()
+        self.heads = nn.ModuleList([nn.Linear(4, 1).double() for _ in range(heads)])
+
+    def forward(self, x: Tensor, first: int) -> list[Tensor]:
+        z = self.trunk(x).tanh()
+        return [self.heads[(first + k) % len(self.heads)](z).square().mean() for k in range(2)]
+
+
+@case(2, 4)
+def many_kinds_in_turn(rank: int, size: int) -> list[Comparison]:
+    """Sets of tasks in turn: 16 kinds of step are remembered, with and without a state that they share."""
+    x = part(batch(0, 4 * size), rank, size)
+    for kinds, rule in ((3, pg.UPGrad()), (3, pg.RGW()), (15, pg.RGW())):
+        model = DistributedDataParallel(Many(kinds), find_unused_parameters=True)
+        for turn in range(3):
+            for first in range(kinds):
+                with Traffic() as counted:
+                    pg.backward(model(x, first), rule)
+                assert told_at_length(counted) == (turn == 0), (kinds, turn, first, counted.calls)
+        with Traffic() as counted:
+            pg.gramian(model(x, 0))
+        assert told_at_length(counted)  # another kind, which does not take the place of the latest
+        with Traffic() as counted:
+            pg.backward(model(x, kinds - 1), rule)
+        assert not told_at_length(counted)
+    model = DistributedDataParallel(Many(17), find_unused_parameters=True)
+    for _ in range(2):
+        for first in range(17):  # one too many: each takes the place of the one that comes next
+            with Traffic() as counted:
+                pg.backward(model(x, first), pg.UPGrad())
+            assert told_at_length(counted)
+    return [agree("gradients", flat_grad(model))]
+
+
+@case(4)
+def other_kinds_on_other_processes(rank: int, size: int) -> list[Comparison]:
+    """Each process means a kind that all remember. Their numbers have the mean of one that some process means."""
+    wrapped, alone = DistributedDataParallel(Many(3), find_unused_parameters=True), Many(3)
+    x = batch(0, 4 * size)
+    found = []
+    for used in ([0] * 4, [1] * 4, [2] * 4, [0, 1, 1, 2], [1, 1, 1, 1], [2, 1, 1, 0], [0, 2, 0, 2], [1, 0, 1, 1]):
+        wrapped.zero_grad()
+        alone.zero_grad()
+        with Traffic() as counted:
+            step = pg.backward(wrapped(part(x, rank, size), used[rank]), pg.UPGrad(), specific=wrapped.module.heads)
+        parts = [alone(part(x, number, size), first) for number, first in enumerate(used)]
+        means = [torch.stack(column).mean() for column in zip(*parts, strict=True)]
+        other = pg.backward(means, pg.UPGrad(), specific=alone.heads, parallel="none")
+        assert told_at_length(counted) or used == [1] * 4, used
+        found.append(Comparison(f"weights of {used}", step.weights, other.weights))
+        found.append(Comparison(f"gradients of {used}", flat_grad(wrapped), flat_grad(alone)))
+    return found
+
+
 @case(2)
 def towers_in_another_order(rank: int, size: int) -> list[Comparison]:
     """Two wrapped models of other shapes, which each process reaches in an order of its own."""
