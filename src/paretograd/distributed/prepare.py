@@ -25,7 +25,9 @@ _EARLIER: dict[tuple[int, ...], Ranks] = {}
 
 @dataclass
 class Work(Plan):
-    """The work of this process in a step on which all agreed. Losses and graph are its own; ``m`` counts all losses.
+    """The work of this process in a step on which all agreed.
+
+    Losses and graph are its own. ``m`` and the names in the call are those of all processes.
 
     Attributes:
         layout: how the processes share the model.
@@ -73,6 +75,7 @@ class _Seen:
         return View(
             params=tuple(map(id, params)),
             m=len(self.losses),
+            names=call.names,
             shapes=tuple((tuple(param.shape), str(param.dtype)) for param in params),
             reached=tuple(self.graph.reached_by.get(id(layout.leaf(param)), 0) for param in params),
             options=options,
@@ -158,7 +161,7 @@ def _whole(loss: Any) -> Tensor:
 
 
 def _work(seen: _Seen, settled: Settled, total: int) -> Work:
-    call, layout, apart = seen.call, seen.layout, seen.layout.kind == "objectives"
+    call, layout, apart = replace(seen.call, names=settled.names), seen.layout, seen.layout.kind == "objectives"
     m = sum(settled.counts) if apart else settled.counts[0]
     reached = {id(param): bits for param, bits in zip(seen.params, settled.reached, strict=True) if bits}
     found = [[param for param in group if id(param) in reached] for group in seen.groups]
@@ -173,5 +176,5 @@ def _work(seen: _Seen, settled: Settled, total: int) -> Work:
         m=m,
         layout=layout,
         counts=settled.counts if apart else None,
-        scales=scales(layout, len(seen.losses), call.samples, total),
+        scales=scales(layout, call, len(seen.losses), total),
     )

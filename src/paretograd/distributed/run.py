@@ -36,7 +36,7 @@ def backward(call: Call) -> Step | None:
                 rows, gramians = _differentiate(work)
         except _NotFiniteError as found:
             if call.nonfinite == "raise":
-                raise NonFiniteGradientError(found.objectives, names=_names(work)) from None
+                raise NonFiniteGradientError(found.objectives, names=work.call.names) from None
             return _propagate(found.rows, work, call)
         with aggregator.one_step():
             steps = []
@@ -44,7 +44,7 @@ def backward(call: Call) -> Step | None:
                 outcome = aggregator._outcome(as_array(gramian), rows.eps)
                 weights = torch.from_numpy(outcome.weights).to(work.device)
                 steps.append(
-                    Step(weights, gramian.to(work.device), aggregator, eps=rows.eps, names=_names(work), how=_HOW)
+                    Step(weights, gramian.to(work.device), aggregator, eps=rows.eps, names=work.call.names, how=_HOW)
                 )
             found_grads = rows.combine([step.weights for step in steps])
         remember(ranks, aggregator)
@@ -62,7 +62,7 @@ def gramian(call: Call) -> Tensor | None:
             with set_aside(_touched(work)):
                 _, gramians = _differentiate(work)
         except _NotFiniteError as found:
-            raise NonFiniteGradientError(found.objectives, names=_names(work)) from None
+            raise NonFiniteGradientError(found.objectives, names=work.call.names) from None
     return gramians.sum(dim=0).to(work.device)
 
 
@@ -123,13 +123,8 @@ def _propagate(rows: Rows, work: Work, call: Call) -> Step:
     _fill(rows.combine([ones for _ in work.groups]), rows, call)
     unknown = torch.full((work.m, work.m), torch.nan, dtype=torch.float64, device=work.device)
     assert call.aggregator is not None
-    steps = [Step(unknown[0], unknown, call.aggregator, names=_names(work)) for _ in work.groups]
+    steps = [Step(unknown[0], unknown, call.aggregator, names=work.call.names) for _ in work.groups]
     return steps[0] if len(steps) == 1 else Step.of_groups(steps)
-
-
-def _names(work: Work) -> tuple[str, ...] | None:
-    """Return the names of all losses; None if processes have different ones, of which each knows its own only."""
-    return work.call.names if work.counts is None else None
 
 
 def _fill(found: Sequence[tuple[Tensor, Tensor]], rows: Rows, call: Call) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paretograd.autograd.call import no_param_reached
+from paretograd.autograd.call import Call, no_param_reached
 from paretograd.distributed.agreement import View, same
 from paretograd.distributed.layout import Layout
-from paretograd.errors import ParameterError
+from paretograd.errors import ParameterError, ProcessError
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,24 @@ class Settled:
 
     Attributes:
         counts: number of losses of each process.
+        names: the names of all losses, if they have any.
         reached: for each parameter, a bit for every loss of any process that reaches it.
     """
 
     counts: list[int]
+    names: tuple[str, ...] | None
     reached: tuple[int, ...]
 
 
 def settle(kind: str | None, views: list[View]) -> Settled:
     """Combine the views of all processes, or raise if they do not match."""
     counts = [view.m for view in views]
-    if kind != "objectives":
+    if kind == "objectives":
+        names = _joined_names(views)
+    else:
         same("the number of losses", counts)
+        same("the names of the losses", [view.names for view in views])
+        names = views[0].names
     for what in views[0].options:
         same(what, [view.options[what] for view in views])
     same("the parameters, by shape and dtype", [view.shapes for view in views])
@@ -43,21 +49,45 @@ def settle(kind: str | None, views: list[View]) -> Settled:
         first += view.m if kind == "objectives" else 0
     if not any(reached):
         raise no_param_reached(len(reached))
-    return Settled(counts, tuple(reached))
+    return Settled(counts, names, tuple(reached))
 
 
-def scales(layout: Layout, count: int, samples: int | Sequence[int] | None, total: int) -> Tensor:
+def _joined_names(views: Sequence[View]) -> tuple[str, ...] | None:
+    """Return the names of all losses, each of which belongs to one process; None if they have none."""
+    having = [number for number, view in enumerate(views) if view.m]
+    unnamed = [number for number in having if views[number].names is None]
+    if unnamed and len(unnamed) < len(having):
+        other = next(number for number in having if number not in unnamed)
+        raise ProcessError(
+            f"the losses of process {other} have names, and those of process {unnamed[0]} have none. Give a dictionary "
+            "of losses on every process, or on none"
+        )
+    if unnamed:
+        return None
+    owner: dict[str, int] = {}
+    for number in having:
+        for name in views[number].names or ():
+            if owner.setdefault(name, number) != number:
+                raise ProcessError(
+                    f"processes {owner[name]} and {number} both have a loss named {name!r}. With parallel='objectives' "
+                    "each loss belongs to one process: give them different names. If they are parts of one loss, omit "
+                    "parallel, or use parallel='data'"
+                )
+    return tuple(name for view in views for name in view.names or ())
+
+
+def scales(layout: Layout, call: Call, count: int, total: int) -> Tensor:
     """Return the factors of this process's part of each row: its share of the samples, or of the processes.
 
     `fully_shard` itself divides by the number of processes.
 
     Args:
         layout: how the processes share the model.
+        call: the call, with the number of samples of this process, for all losses or for each.
         count: number of losses of this process.
-        samples: number of samples of this process, for all losses or for each.
         total: number of samples of all processes, if ``samples`` is a single number.
     """
-    kind, ranks = layout.kind, layout.ranks
+    kind, ranks, samples = layout.kind, layout.ranks, call.samples
     ones = torch.ones(count, dtype=torch.float64, device="cpu")
     if kind == "objectives":
         return ones
@@ -69,11 +99,7 @@ def scales(layout: Layout, count: int, samples: int | Sequence[int] | None, tota
     else:
         mine = torch.tensor(list(samples), dtype=torch.float64, device="cpu")
         everyone = ranks.sum(mine).cpu()
-    _check_counts(everyone)
-    return mine * divided / everyone
-
-
-def _check_counts(everyone: Tensor) -> None:
     empty: Sequence[int] = (everyone == 0).nonzero().flatten().tolist()
     if empty:
-        raise ParameterError(f"samples: no process has samples for objective {', '.join(map(str, empty))}")
+        raise ParameterError(f"samples: no process has samples for objective {', '.join(map(call.name, empty))}")
+    return mine * divided / everyone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -97,10 +97,15 @@ def _broken(losses: list[Tensor], fails: bool) -> Iterator[Tensor]:
     yield from losses[1:]
 
 
+def _named(losses: list[Tensor], order: Iterable[int]) -> dict[str, Tensor]:
+    return {f"task {k}": losses[k] for k in order}
+
+
 @case()
 def wrong_on_one(rank: int, size: int) -> list[Comparison]:
     """Another number of losses, no graph, another rule, other arguments: on the last process alone."""
     odd = rank == size - 1
+    order = (2, 1, 0) if odd else (0, 1, 2)
     for name, model in models(size)[: 3 if size == 2 else 1]:
         x = part(batch(0, 4 * size), rank, size) if name != "tp" else batch(0, 8)
 
@@ -126,6 +131,12 @@ def wrong_on_one(rank: int, size: int) -> list[Comparison]:
         told(lambda: pg.backward(losses(), pg.UPGrad(), "all" if odd else None), pg.DTypeError, "holds a str", number)
         told(lambda: pg.backward(_broken(losses(), odd), pg.UPGrad()), pg.ProcessError, "out of losses", number)
         told(lambda: pg.backward(losses(), pg.UPGrad), pg.ParameterError, "give a rule")
+        told(lambda: pg.backward(_named(losses(), order), pg.UPGrad()), pg.ProcessError, "names of the losses", number)
+        told(
+            lambda: pg.backward(_named(losses(), range(3)), pg.UPGrad(), samples=[0, 4, 0]),
+            pg.ParameterError,
+            "objective 'task 0', 'task 2'",
+        )
         pg.backward(losses(), pg.UPGrad())
     return []
 

@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import paretograd as pg
 from support.processes.common import Alone, Comparison, Tasks, agree, batch, case, flat, flat_grad, task_losses, train
+from support.processes.failures import told
 
 
 def owned(rank: int, size: int) -> list[int]:
@@ -54,6 +55,42 @@ def objectives_one_by_one(rank: int, size: int) -> list[Comparison]:
         steps=2,
         alone_options={"params": groups(alone.model)},
     )
+
+
+@case()
+def names_of_all_processes(rank: int, size: int) -> list[Comparison]:
+    """Each process names its own losses; all know all names, and a process without losses needs none."""
+    model, every = Tasks(), ["depth", "edges", "labels"]
+    mine = owned(rank, size)
+
+    def losses(names: list[str], scale: float = 1.0) -> dict[str, Tensor] | list[Tensor]:
+        found = task_losses(model(batch(0, 8)))
+        return {names[k]: scale * found[k] for k in mine} if mine else []
+
+    options = {"params": model, "parallel": "objectives"}
+    for _ in range(2):
+        step = pg.backward(losses(every), pg.UPGrad(), **options)
+        assert step.names == tuple(every), step.names
+        assert {f"mo/weight/{name}" for name in every} <= set(step.metrics()), step.metrics()
+    before = flat_grad(model)
+    for scale in (float("nan"), float("inf")):
+        bad = scale if mine == [2] else 1.0
+        error = told(lambda bad=bad: pg.backward(losses(every, bad), pg.UPGrad(), **options), pg.NonFiniteGradientError)
+        assert "objective 'labels'" in str(error)
+        assert error.objectives == [2]
+    step = pg.backward(losses(every, float("nan")), pg.UPGrad(), nonfinite="propagate", **options)
+    assert step.names == tuple(every)
+    model.zero_grad()
+    twice = ["depth", "edges", "depth"]
+    told(lambda: pg.backward(losses(twice), pg.UPGrad(), **options), pg.ProcessError, "'depth'", "processes 0 and")
+    told(
+        lambda: pg.backward(list(losses(every).values()) if rank == 0 else losses(every), pg.UPGrad(), **options),
+        pg.ProcessError,
+        "of process 0 have none",
+    )
+    assert all(param.grad is None for param in model.parameters())
+    pg.backward(losses(every), pg.UPGrad(), **options)
+    return [Comparison("gradients, of one step and of two", 2.0 * flat_grad(model), before)]
 
 
 @case()
