@@ -62,7 +62,7 @@ def find(call: Call, leaves: Sequence[Tensor]) -> Layout | None:
     if call.parallel == "none":
         return None
     if isinstance(call.params, nn.Module):
-        wrappers.know(call.params)
+        wrappers.search(call.params)
     wrappers.check_no_old_fsdp(leaves)
     given = _flat(call)
     if call.parallel == "objectives":
@@ -103,15 +103,11 @@ def fallback(call: Call, earlier: Sequence[Ranks]) -> Ranks | None:
     living = [ranks for ranks in earlier if ranks.alive]
     if living:
         return living[0] if len(living) == 1 else None
-    for _ in range(2):
-        groups = [module.process_group for module in wrappers.ddp_modules()]
-        if groups:
-            return Ranks([groups[0]]) if all(group is groups[0] for group in groups) else None
-        meshes = [each.state.sharded_param.device_mesh for each in wrappers.sharded_params()]
-        if meshes:
-            return Ranks.of_mesh(max(meshes, key=lambda mesh: int(mesh.size())))
-        wrappers.look_up()
-    return None
+    groups = [module.process_group for module in wrappers.ddp_modules()]
+    if groups:
+        return Ranks([groups[0]]) if all(group is groups[0] for group in groups) else None
+    meshes = [each.state.sharded_param.device_mesh for each in wrappers.sharded_params()]
+    return Ranks.of_mesh(max(meshes, key=lambda mesh: int(mesh.size()))) if meshes else None
 
 
 def _flat(call: Call) -> list[Tensor] | None:
@@ -163,12 +159,6 @@ def _sharded(given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout | N
     """Return the layout for parameters under `fully_shard` and DTensors; None if there are neither."""
     chosen = leaves if given is None else given
     records = _records(chosen)
-    if not records and chosen and not wrappers.ddp_modules(chosen) and not wrappers.is_bare(chosen[0]):
-        wrappers.look_up()
-        records = _records(chosen)
-        alone = dist.get_world_size() == 1 or any(map(_is_dtensor, chosen))
-        if not records and alone:  # the others may be wrapped later
-            wrappers.note_bare(chosen)
     if not records and not any(map(_is_dtensor, chosen)):
         return None
     if wrappers.ddp_modules(chosen):
@@ -236,9 +226,10 @@ def _data(modules: list[DistributedDataParallel], given: list[Tensor] | None, le
     if not modules:
         raise UnknownLayoutError(
             f"torch.distributed has {dist.get_world_size()} processes, and nothing says how they share this model: it "
-            "is not under DistributedDataParallel or fully_shard, and has no DTensor parameters. Pass the wrapped "
-            "model as params, or parallel='data' (the same parameters and another batch on each process), "
-            "'objectives' (other losses on each process) or 'none' (this process works alone)"
+            "is not under DistributedDataParallel or fully_shard, and has no DTensor parameters. Pass "
+            "parallel='data' (the same parameters and another batch on each process), 'objectives' (other losses on "
+            "each process) or 'none' (this process works alone). If it is under a DistributedDataParallel module that "
+            "was created before paretograd was imported, or copied, pass that as params"
         )
     group = modules[0].process_group
     if any(module.process_group is not group for module in modules):

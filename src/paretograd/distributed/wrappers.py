@@ -1,12 +1,17 @@
 """Lookup of the wrapper of a parameter: DistributedDataParallel or `fully_shard`.
 
-Torch does not mark parameters. If the module is given, it is searched for wrappers. Otherwise the wrappers that are
-alive in this process are looked up among the objects of Python's garbage collector, once for each model.
+Torch does not mark parameters, and a graph does not always show the wrapper: a plain DDP module leaves no node in it,
+and `fully_shard` none for a module whose inputs require no gradient. But torch keeps a registry of the modules under
+`fully_shard`, which is read here.
+
+There is no registry of DDP modules. But torch calls hooks whenever a module gets a submodule, and a DDP module gets the
+wrapped one when it is created. `paretograd.distributed` registers such a hook when it is imported, and `note` remembers
+the DDP module by a weak reference. Copies of a DDP module, and those from before the import, become known if they are
+passed as ``params``. Otherwise their parameters have no known wrapper, which is an error with several processes.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
@@ -18,10 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from paretograd.distributed.ranks import is_alive
 from paretograd.errors import ParameterError
 
-_KNOWN: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-
-#: Parameters known to have no wrapper, by ``id``.
-_BARE: dict[int, weakref.ref[Tensor]] = {}
+_DDP: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 class Sharded(NamedTuple):
@@ -40,45 +42,31 @@ class Sharded(NamedTuple):
     group: Any
 
 
-def _fsdp_module() -> Any:
-    """Return the class of modules under `fully_shard`; None if it has not been imported."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    return getattr(fsdp, "FSDPModule", None)
+def note(module: DistributedDataParallel) -> None:
+    """Remember a DDP module, which may not be complete yet."""
+    _DDP.add(module)
 
 
-def _old_fsdp_module() -> Any:
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    return getattr(fsdp, "FullyShardedDataParallel", None)
-
-
-def know(module: nn.Module) -> None:
-    """Remember the wrappers in a module."""
-    kinds = tuple(kind for kind in (DistributedDataParallel, _fsdp_module(), _old_fsdp_module()) if kind is not None)
-    _KNOWN.update(part for part in module.modules() if isinstance(part, kinds))
-
-
-def look_up() -> None:
-    """Remember all wrappers that are alive."""
-    kinds = tuple(kind for kind in (DistributedDataParallel, _fsdp_module(), _old_fsdp_module()) if kind is not None)
-    # Not `isinstance`: it asks objects for their class, and some answer with an import.
-    _KNOWN.update(thing for thing in gc.get_objects() if issubclass(type(thing), kinds))
+def search(module: nn.Module) -> None:
+    """Remember the DDP modules in a module."""
+    _DDP.update(part for part in module.modules() if isinstance(part, DistributedDataParallel))
 
 
 def ddp_modules(params: Iterable[Tensor] | None = None) -> list[DistributedDataParallel]:
     """Return the known DDP modules that hold any of the parameters; all for None."""
     wanted = None if params is None else {id(param) for param in params}
-    found = [module for module in _KNOWN if isinstance(module, DistributedDataParallel)]
-    found = [module for module in found if is_alive(module.process_group)]  # not left over from an earlier set-up
+    found = [module for module in _DDP if is_alive(module.process_group)]  # not left over from an earlier set-up
     if wanted is None:
         return found
     return [module for module in found if any(id(param) in wanted for param in module._module_parameters)]
 
 
 def sharded_params() -> list[Sharded]:
-    """Return all parameters of the known modules under `fully_shard`."""
-    kind = _fsdp_module()
+    """Return all parameters under `fully_shard` in this process."""
+    kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    registry = getattr(sys.modules.get("torch.distributed._composable_state"), "_module_state_mapping", ())
     found = []
-    for module in _KNOWN:
+    for module in list(registry):
         if kind is None or not isinstance(module, kind):
             continue
         state = module._get_fsdp_state()
@@ -100,15 +88,3 @@ def check_no_old_fsdp(leaves: Sequence[Tensor]) -> None:
             "the model is under FullyShardedDataParallel, which is not supported; use fully_shard of "
             "torch.distributed.fsdp"
         )
-
-
-def is_bare(param: Tensor) -> bool:
-    """Return True if a parameter was looked up before and has no wrapper."""
-    reference = _BARE.get(id(param))
-    return reference is not None and reference() is param
-
-
-def note_bare(params: Sequence[Tensor]) -> None:
-    """Remember that these parameters have no wrapper."""
-    for param in params:
-        _BARE[id(param)] = weakref.ref(param)

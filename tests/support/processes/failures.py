@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -199,6 +200,31 @@ def nothing_tells(rank: int, size: int) -> list[Comparison]:
     return [
         Comparison("weights", step.weights, want.weights),
         Comparison("gradients, twice", flat_grad(model), 2.0 * flat_grad(other)),
+    ]
+
+
+@case(2)
+def wrapped_without_notice(rank: int, size: int) -> list[Comparison]:
+    """A copy of a wrapped model, which torch makes without a word: an error until the model is passed once."""
+    first, other = DistributedDataParallel(Tasks()), Tasks()
+    model = copy.deepcopy(first)
+    x = batch(0, 4 * size)
+
+    def losses() -> list[Tensor]:
+        return task_losses(model(part(x, rank, size)))
+
+    words = (pg.ParameterError, "nothing says how they share this model", "or copied, pass that as params")
+    told(lambda: pg.backward(losses(), pg.UPGrad()), *words)
+    told(lambda: pg.backward(losses(), pg.UPGrad(), model.parameters()), *words)
+    assert all(param.grad is None for param in model.parameters())
+    for params in (nn.ModuleList([model]), None, model):
+        model.zero_grad()
+        other.zero_grad()
+        step = pg.backward(losses(), pg.UPGrad(), params)
+        want = pg.backward(task_losses(other(x)), pg.UPGrad(), parallel="none")
+    return [
+        Comparison("weights", step.weights, want.weights),
+        Comparison("gradients", flat_grad(model), flat_grad(other)),
     ]
 
 

@@ -45,6 +45,7 @@ def fsdp(rank: int, size: int) -> list[Comparison]:
         found += compare(sharded(mesh, reshard_after_forward=False), rank, size)
         model = sharded(mesh)
         found += compare(model, rank, size, params=model)
+        found += compare(fully_shard(Tasks(), mesh=mesh), rank, size)  # the graph has no sign of it
     return found
 
 
