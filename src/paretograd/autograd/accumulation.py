@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +14,14 @@ from torch import Tensor, nn
 from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.autograd.backward import accumulate as add_to_grads
 from paretograd.autograd.backward import undisturbed
-from paretograd.autograd.call import Call, Params, check_rule, listed, named, plan_of, rule_of, settled, sort
-from paretograd.autograd.entry import several_processes
+from paretograd.autograd.call import Call, Parallel, Params, check_rule, listed, named, plan_of, rule_of, settled, sort
+from paretograd.autograd.entry import handler, several_processes
+from paretograd.autograd.graph import HANDING_ON
 from paretograd.autograd.products import rounding
-from paretograd.autograd.rows import Rows
 from paretograd.autograd.step import How, Step
+from paretograd.autograd.sums import Sums
 from paretograd.autograd.ways import plain_gradients
-from paretograd.errors import NonFiniteGradientError, ParameterError, ShapeError
+from paretograd.errors import NonFiniteGradientError
 from paretograd.geometry.gramian import as_array, out_of_range
 
 
@@ -32,12 +34,7 @@ class Accumulation:
 
     def __init__(self, call: Call, dtype: torch.dtype | None, device: torch.device | None) -> None:
         self._call, self._dtype, self._place = call, dtype, device
-        self._rows: Rows | None = None
-        self._reached: dict[int, int] = {}
-        self._params: dict[int, Tensor] = {}
-        self._device = torch.device("cpu")
-        self._names: tuple[str, ...] | None = None
-        self.count = 0
+        self.clear()
 
     def __enter__(self) -> Accumulation:
         return self
@@ -47,62 +44,107 @@ class Accumulation:
     ) -> None:
         self.clear()
 
+    @property
+    def count(self) -> int:
+        return self._sums.count
+
     def clear(self) -> None:
         """Forget all rows."""
-        self._rows, self.count = None, 0
-        self._reached.clear()
-        self._params.clear()
+        self._sums = Sums(self._dtype, self._place)
+        self._sharded: bool | None = None  # not known yet
+        self._problem: Exception | None = None
 
-    def add(self, losses: Mapping[str, Tensor] | Sequence[Tensor] | Tensor) -> None:
+    def add(
+        self,
+        losses: Mapping[str, Tensor] | Sequence[Tensor] | Tensor,
+        *,
+        samples: int | Sequence[int] | None = None,
+    ) -> None:
         """Add the gradients of one micro-batch. Their graph is freed.
 
+        Several processes do not communicate here, unless the parameters are sharded. So an error of one process is
+        raised by `step`, on all of them. The micro-batch is then left out.
+
         Args:
-            losses: as for `backward`, the same number each time. For the gradient of a mean over k micro-batches,
-                divide them by k.
+            losses: as for `backward`, the same number each time.
+            samples: number of samples over which the losses are means, or one number per loss. `step` then aggregates
+                the gradients of the means over all samples, of all micro-batches and processes. None adds up the
+                gradients of the losses: for the gradient of a mean over k micro-batches, divide them by k.
         """
         values, names = named(losses)
-        plan = plan_of(replace(self._call, losses=settled(values), names=names))
-        if self._rows is not None and plan.m != self._rows.m:
-            raise ShapeError(f"this micro-batch has {plan.m} losses, the ones before it {self._rows.m}")
+        call = replace(self._call, losses=settled(values), names=names, samples=settled(samples))
+        several = None if call.parallel == "none" else handler()
+        if several is not None and self._sharded is not False:
+            shards = several.shards(call, self._sharded is True)
+            if shards is not None:
+                self._sharded = True
+                self._sums.check(shards[0])
+                self._sums.add(*shards)
+                return
+        try:
+            self._add(call, HANDING_ON if several is not None else frozenset())
+            self._sharded = False
+        except Exception as error:
+            if several is None or not several_processes():
+                raise
+            self._problem = self._problem or error
+
+    def _add(self, call: Call, skipped: frozenset[str]) -> None:
+        """Add a micro-batch without the help of other processes."""
+        if call.parallel == "objectives" and not isinstance(call.losses, Tensor) and not list(call.losses):
+            return  # all losses are on other processes
+        plan = plan_of(call, skipped)
+        self._sums.check(plan)
         with undisturbed(plan):
             found = list(plain_gradients(plan, retain=False))
-            if self._rows is None:
-                self._rows, self._device, self._names = Rows(plan.m, self._place or plan.device), plan.device, names
-            for k, pairs in found:
-                for param, grad in pairs:
-                    self._rows.give(param, k, grad.to(self._place or grad.device, self._dtype or param.dtype))
-        for param in (*plan.common, *plan.own):
-            self._params[id(param)] = param
-            self._reached[id(param)] = self._reached.get(id(param), 0) | plan.reached[id(param)]
-        self.count += 1
+            samples = [call.samples] * plan.m if isinstance(call.samples, int) else call.samples
+            self._sums.add(plan, found, samples)
 
     def step(self, aggregator: Aggregator | AggregatorModule) -> Step:
-        """Apply the rule to the sums, add the result to ``.grad`` as `backward` does, and forget the rows."""
+        """Apply the rule to the sums, add the result to ``.grad`` as `backward` does, and forget the rows.
+
+        Several processes communicate here, and apply the rule to the sums of all.
+        """
+        sums, problem = self._sums, self._problem
+        samples = sums.samples if sums.each or not sums.samples else sums.samples[0]
         rule = rule_of(aggregator)
-        check_rule(rule)
-        if self._rows is None:
-            raise ParameterError("there are no rows yet: call add(losses) for each micro-batch first")
-        rows, params = self._rows, list(self._params.values())
-        (common,), own = sort(replace(self._call, has_rule=True), [params], self._reached, rows.m)
-        with torch.no_grad():
-            eps = rounding(common)
-            gramian = rows.gramian(common)
-            array = as_array(gramian)
-            if eps > 1e-15 and out_of_range(array) is not None:
-                gramian = rows.gramian(common, exact=True)
-                array = as_array(gramian)
-            bad = rows.not_finite(own if np.isfinite(array).all() else params)
-            if bad:
-                raise NonFiniteGradientError(bad, names=self._names)
-            with rule.one_step():
-                weights = torch.from_numpy(rule._outcome(array, eps).weights).to(gramian.device)
-            pairs = rows.combine(common, weights)
-            pairs += rows.combine(own, torch.ones(rows.m, dtype=torch.float64, device=gramian.device))
-            add_to_grads([(param, grad.to(param.device, param.dtype)) for param, grad in pairs])
-        how = How("jacobian", 1.0, f"rows of {self.count} micro-batches were added")
-        step = Step(weights.to(self._device), gramian.to(self._device), rule, eps=eps, names=self._names, how=how)
+        call = replace(self._call, aggregator=rule, has_rule=True, names=sums.names, samples=samples)
+        several = None if call.parallel == "none" else handler()
+        self._problem = None
+        step = None if several is None else several.step(call, sums, problem)
+        if step is None:
+            if problem is not None:
+                raise problem
+            step = _step_alone(call, sums)
         self.clear()
         return step
+
+
+def _step_alone(call: Call, sums: Sums) -> Step:
+    """Take the step of a single process."""
+    check_rule(call.aggregator)
+    sums.check_rows()
+    sums.check_counts()
+    sums.average()
+    rule, rows, params = call.aggregator, sums.rows, list(sums.params.values())
+    (common,), own = sort(call, [params], sums.reached, rows.m)
+    with torch.no_grad():
+        eps = rounding(common)
+        gramian = rows.gramian(common)
+        array = as_array(gramian)
+        if eps > 1e-15 and out_of_range(array) is not None:
+            gramian = rows.gramian(common, exact=True)
+            array = as_array(gramian)
+        bad = rows.not_finite(own if np.isfinite(array).all() else params)
+        if bad:
+            raise NonFiniteGradientError(bad, names=sums.names)
+        with rule.one_step():
+            weights = torch.from_numpy(rule._outcome(array, eps).weights).to(gramian.device)
+        pairs = rows.combine(common, weights)
+        pairs += rows.combine(own, torch.ones(rows.m, dtype=torch.float64, device=gramian.device))
+        add_to_grads([(param, grad.to(param.device, param.dtype)) for param, grad in pairs])
+    how = How("jacobian", 1.0, f"rows of {sums.count} micro-batches were added")
+    return Step(weights.to(sums.device), gramian.to(sums.device), rule, eps=eps, names=sums.names, how=how)
 
 
 def accumulate(
@@ -112,11 +154,15 @@ def accumulate(
     specific: Params | Iterable[nn.Module] | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
+    parallel: Parallel = "auto",
+    process_group: Any = None,
 ) -> Accumulation:
     """Return an empty sum of rows, to aggregate over micro-batches exactly as over their union.
 
     ``with accumulate(model) as acc: ...; acc.add(losses); ...; acc.step(rule)``. Calling `backward` for each
     micro-batch would apply the rule to each of them separately, which is another direction.
+
+    On several processes, every process adds its own micro-batches, and all of them call `Accumulation.step`.
 
     Args:
         params: as for `backward`, but without groups.
@@ -124,12 +170,9 @@ def accumulate(
         specific: as for `backward`.
         dtype: dtype of the rows; None for that of each parameter.
         device: device of the rows, such as the CPU to save memory of the GPU; None for that of each parameter.
+        parallel: as for `backward`.
+        process_group: as for `backward`.
     """
-    if several_processes():
-        raise ParameterError(
-            "accumulate works in a single process for now; with several, call backward for each micro-batch, which "
-            "aggregates each of them by itself"
-        )
     call = Call(
         losses=None,
         params=settled(params),
@@ -137,5 +180,7 @@ def accumulate(
         shared=listed(shared),
         specific=listed(specific),
         retain_graph=False,
+        parallel=parallel,
+        process_group=process_group,
     )
     return Accumulation(call, dtype, None if device is None else torch.device(device))

@@ -330,10 +330,15 @@ class Plan:
         return sum(self.reached[id(param)].bit_count() * size for param, size in zip(self.common, sizes, strict=True))
 
 
-def plan_of(call: Call) -> Plan:
-    """Validate a call for a single process and read its graph."""
+def plan_of(call: Call, skipped: frozenset[str] = frozenset()) -> Plan:
+    """Validate a call and read its graph, for a single process.
+
+    Args:
+        call: the call.
+        skipped: as for `Graph`.
+    """
     losses = call.checked_losses()
-    graph = Graph(losses)
+    graph = Graph(losses, skipped)
     check_visible(graph)
     groups = groups_of(call.params, default_params(graph.leaves) if call.params is None else ())
     check_chosen(groups, graph.leaves, call.shared, call.specific)

@@ -10,8 +10,9 @@ from typing import ParamSpec, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from paretograd.autograd.call import Call
+from paretograd.autograd.call import Call, Plan
 from paretograd.autograd.step import Step
+from paretograd.autograd.sums import Gradients, Sums
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -37,13 +38,27 @@ def opaque(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
 
 
 class Handler(Protocol):
-    """Distributed versions of both functions. They return None if the call concerns this process alone."""
+    """Distributed versions of `backward`, `gramian` and `accumulate`.
+
+    They return None if the call concerns this process alone.
+    """
 
     def backward(self, call: Call) -> Step | None:
         """Do the work of `paretograd.backward`."""
 
     def gramian(self, call: Call) -> Tensor | None:
         """Do the work of `paretograd.gramian` for losses."""
+
+    def shards(self, call: Call, sure: bool) -> tuple[Plan, Gradients, list[int] | None] | None:
+        """Return the shards of the gradients of a micro-batch, and its samples; None if parameters are whole.
+
+        Args:
+            call: the call.
+            sure: True if the parameters are known to be sharded.
+        """
+
+    def step(self, call: Call, sums: Sums, problem: Exception | None) -> Step | None:
+        """Aggregate the sums of all processes, or raise on all of them if one has a problem."""
 
 
 _HANDLER: list[Handler] = []

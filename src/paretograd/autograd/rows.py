@@ -100,6 +100,20 @@ class Rows:
         for k, grad in enumerate(rows, first):
             self.give(param, k, grad)
 
+    def scale(self, factors: Sequence[float]) -> None:
+        """Multiply the rows of each loss by a factor."""
+        for held in self._held.values():
+            for k, row in held.rows.items():
+                if factors[k] != 1.0:
+                    held.rows[k] = row * factors[k]
+
+    def row(self, param: Tensor, k: int) -> Tensor | None:
+        """Return the row of loss k of a parameter, or None."""
+        held = self._held.get(id(param))
+        if held is None or k not in held.rows:
+            return None
+        return held.filled(held.rows[k])
+
     def take(self, param: Tensor, k: int) -> Tensor:
         """Return the row of loss k of a parameter, and forget all its rows."""
         return self._held.pop(id(param)).rows[k]
@@ -146,7 +160,7 @@ class Rows:
         for (losses, *_), found in kinds.items():
             yield losses, found
 
-    def combine(self, params: Iterable[Tensor], weights: Tensor, *, keep: bool = False) -> list[tuple[Tensor, Tensor]]:
+    def combine(self, params: Sequence[Tensor], weights: Tensor, *, keep: bool = False) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with ``sum_k w_k row_k``, and free its rows.
 
         Args:
@@ -167,6 +181,10 @@ class Rows:
                     size += _bytes(held[-1])
                     bucket.append(held.pop())
                 found += self._combined(bucket, chosen, keep)
+        for left in [self._held[id(param)] for param in params if id(param) in self._held]:
+            row = next(iter(left.rows.values()))
+            if not row.numel():  # there is nothing to add up
+                found.append((left.param, left.filled(row.to(left.param.dtype))))
         return found
 
     def _combined(self, bucket: Sequence[_Held], weights: Tensor, keep: bool) -> list[tuple[Tensor, Tensor]]:
@@ -215,6 +233,8 @@ def _in_order_of(param: Tensor, grad: Tensor) -> Tensor:
     """Return a gradient in the memory order of its parameter, or in the default one if that is not dense."""
     if grad.is_conj():
         grad = grad.resolve_conj()
+    if hasattr(param, "placements"):  # of a DTensor, the rows hold shards
+        return grad.contiguous()
     if grad.stride() == param.stride() and _is_dense(param):
         return grad
     return torch.empty_like(param, dtype=grad.dtype, requires_grad=False).copy_(grad)

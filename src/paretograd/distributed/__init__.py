@@ -1,7 +1,7 @@
-"""`paretograd.backward` and `paretograd.gramian` for several processes that share a model, on `torch.distributed`.
+"""`backward`, `gramian` and `accumulate` for several processes that share a model, on `torch.distributed`.
 
-Importing this package registers the handler for both functions, and a hook that takes note of new DDP modules. The rest
-is imported at the first call after `torch.distributed` is initialised.
+Importing this package registers the handler for these functions, and a hook that takes note of new DDP modules. The
+rest is imported at the first call after `torch.distributed` is initialised.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from paretograd.autograd.call import Call
+from paretograd.autograd.call import Call, Plan
 from paretograd.autograd.entry import register
 from paretograd.autograd.step import Step
+from paretograd.autograd.sums import Gradients, Sums
 
 __all__ = ["Traffic"]
 
@@ -31,6 +32,16 @@ class _Lazy:
         from paretograd.distributed.run import gramian
 
         return gramian(call)
+
+    def shards(self, call: Call, sure: bool) -> tuple[Plan, Gradients, list[int] | None] | None:
+        from paretograd.distributed.run import shards
+
+        return shards(call, sure)
+
+    def step(self, call: Call, sums: Sums, problem: Exception | None) -> Step | None:
+        from paretograd.distributed.run import step
+
+        return step(call, sums, problem)
 
 
 def __getattr__(name: str) -> Any:

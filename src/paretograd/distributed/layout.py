@@ -178,6 +178,12 @@ def _sharded(given: list[Tensor] | None, leaves: Sequence[Tensor]) -> Layout | N
     return Layout("sharded", Ranks.of_mesh(largest), params, by_shard, shard_of)
 
 
+def has_shards(call: Call, leaves: Sequence[Tensor]) -> bool:
+    """Return True if some of the parameters are DTensors or under `fully_shard`."""
+    chosen = _flat(call) or leaves
+    return bool(_records(chosen)) or any(map(_is_dtensor, chosen))
+
+
 def _records(chosen: Sequence[Tensor]) -> dict[int, Sharded]:
     """Return the records of parameters under `fully_shard`, by the ``id`` of the given tensor, shard or whole."""
     wanted, found = {id(param) for param in chosen}, {}

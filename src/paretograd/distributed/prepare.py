@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from paretograd.autograd.call import Call, Plan, check_chosen, check_visible, default_params, groups_of, sort
+from paretograd.autograd.call import (
+    Call,
+    Plan,
+    check_chosen,
+    check_rule,
+    check_visible,
+    default_params,
+    groups_of,
+    sort,
+)
 from paretograd.autograd.graph import HANDING_ON, Graph, Losses
+from paretograd.autograd.sums import Sums
+from paretograd.distributed import wrappers
 from paretograd.distributed.agreement import View, agree
-from paretograd.distributed.layout import Layout, UnknownLayoutError, fallback, find
+from paretograd.distributed.layout import Layout, UnknownLayoutError, fallback, find, has_shards
 from paretograd.distributed.ranks import Ranks
-from paretograd.distributed.settle import Settled, scales, settle
+from paretograd.distributed.settle import Settled, scales, settle, total_samples
 from paretograd.errors import ParameterError
 
 #: Limit on the samples of all processes, which have 31 bits.
@@ -21,6 +33,52 @@ _MOST_SAMPLES = 2**31
 
 #: Processes of earlier calls. If these were always the same, they are told of an error in the next call.
 _EARLIER: dict[tuple[int, ...], Ranks] = {}
+
+
+@dataclass(frozen=True)
+class Mine:
+    """The losses of this process.
+
+    Attributes:
+        m: number of losses.
+        leaves: the tensors that they reach.
+        reached: for each of them, by ``id``, a bit for every loss of this process that reaches it.
+        device: device of the losses; None without losses.
+        losses: the losses; none if their rows were added up before.
+        graph: their graph.
+        sums: the rows that were added up, with their parameters for leaves; None if the losses are given.
+    """
+
+    m: int
+    leaves: list[Tensor]
+    reached: Mapping[int, int]
+    device: torch.device | None
+    losses: Losses
+    graph: Graph
+    sums: Sums | None = None
+
+    @classmethod
+    def of_losses(cls, call: Call) -> Mine:
+        """Validate the losses of a call and read their graph."""
+        losses = call.losses
+        if call.parallel == "objectives" and not isinstance(losses, Tensor) and not list(losses):
+            losses = []  # a process without objectives still takes part in the rest
+        else:
+            losses = call.checked_losses()
+        # Read before DTensors are made whole, while the parts of a vector can still be distinguished.
+        graph = Graph(losses, HANDING_ON)
+        losses = _whole(losses) if isinstance(losses, Tensor) else [_whole(loss) for loss in losses]
+        device = losses[0].device if len(losses) else None
+        return cls(len(losses), graph.leaves, graph.reached_by, device, losses, graph)
+
+    @classmethod
+    def of_sums(cls, call: Call, sums: Sums) -> Mine:
+        """Validate the call of a step after micro-batches."""
+        check_rule(call.aggregator)
+        if call.parallel != "objectives":
+            sums.check_rows()
+        device = sums.device if sums.m else None
+        return cls(sums.m, list(sums.params.values()), sums.reached, device, [], Graph([]), sums)
 
 
 @dataclass
@@ -31,18 +89,22 @@ class Work(Plan):
 
     Attributes:
         layout: how the processes share the model.
+        mine: what this process differentiates, or has differentiated.
         counts: number of losses of each process if the processes have different ones; None if all have the same.
         scales: factors of this process's part of each row, shape ``(losses,)``, float64.
+        samples: number of samples of all processes, for each loss; None if they are not counted.
     """
 
     layout: Layout
+    mine: Mine
     counts: list[int] | None
     scales: Tensor
+    samples: list[int] | None
 
     @property
     def device(self) -> torch.device:
         """Device of the losses."""
-        return self.losses[0].device if len(self.losses) else self.layout.ranks.device
+        return self.mine.device or self.layout.ranks.device
 
 
 @dataclass(frozen=True)
@@ -50,8 +112,7 @@ class _Seen:
     """Findings of this process alone. The call names the tensors that hold the ``.grad`` of parameters."""
 
     call: Call
-    losses: Losses
-    graph: Graph
+    mine: Mine
     layout: Layout
     groups: list[list[Tensor]]
 
@@ -66,6 +127,7 @@ class _Seen:
         counted = "none" if call.samples is None else "all" if isinstance(call.samples, int) else "each"
         options = {
             "how they share the model": (layout.kind, layout.ranks.size),
+            "whether rows were accumulated": self.mine.sums is not None,
             "the number of parameters": [len(group) for group in self.groups],
             "shared and specific": chosen,
             "chunk": call.chunk,
@@ -74,29 +136,42 @@ class _Seen:
         }
         return View(
             params=tuple(map(id, params)),
-            m=len(self.losses),
+            m=self.mine.m,
             names=call.names,
             shapes=tuple((tuple(param.shape), str(param.dtype)) for param in params),
-            reached=tuple(self.graph.reached_by.get(id(layout.leaf(param)), 0) for param in params),
+            reached=tuple(map(self._reached, params)),
             options=options,
         )
 
+    def _reached(self, param: Tensor) -> int:
+        """Return a bit for every loss of this process that reaches a parameter, or the whole tensor of a shard."""
+        reached = self.mine.reached
+        return reached.get(id(param), 0) or reached.get(id(self.layout.leaf(param)), 0)
 
-def prepare(call: Call) -> Work | None:
-    """Validate a call on all processes and return this process's work; None if the call concerns this process alone."""
+
+def prepare(call: Call, sums: Sums | None = None, problem: Exception | None = None) -> Work | None:
+    """Validate a call on all processes and return this process's work; None if the call concerns this process alone.
+
+    Args:
+        call: the call.
+        sums: for a step after micro-batches, their rows. The call has no losses then.
+        problem: an earlier error of this process, of which the others have not been told.
+    """
     if call.parallel == "none":
         return None
     seen, layout = None, None
     error: Exception | None = None
     try:
-        losses = _losses(call)
-        # Read before DTensors are made whole, while the parts of a vector can still be distinguished.
-        graph = Graph(losses, HANDING_ON)
-        losses = _whole(losses) if isinstance(losses, Tensor) else [_whole(loss) for loss in losses]
-        layout = find(call, default_params(graph.leaves) if call.params is None else graph.leaves)
+        if problem is not None and sums is not None and not sums.m:
+            raise problem
+        mine = Mine.of_losses(call) if sums is None else Mine.of_sums(call, sums)
+        named = call.params is not None or sums is not None
+        layout = find(call, mine.leaves if named else default_params(mine.leaves))
         if layout is None:
             return None
-        seen = _look(call, losses, graph, layout)
+        if problem is not None:
+            raise problem
+        seen = _look(call, mine, layout)
     except UnknownLayoutError as unknown:
         error = ParameterError(str(unknown))
         if call.samples is None:  # samples would imply that others take part
@@ -113,15 +188,31 @@ def prepare(call: Call) -> Work | None:
         _EARLIER[ranks.key] = ranks
     view = None if seen is None else seen.view()
     kind = None if layout is None else layout.kind
-    count = call.samples if isinstance(call.samples, int) else None
+    count = seen.call.samples if seen is not None and isinstance(seen.call.samples, int) else None
     copies = [] if seen is None or kind == "sharded" else seen.params
     settled, total = agree(ranks, view, copies, call.aggregator, count, error, lambda views: settle(kind, views))
     assert seen is not None
     return _work(seen, settled, total)
 
 
-def _look(call: Call, losses: Losses, graph: Graph, layout: Layout) -> _Seen:
-    check_visible(graph)
+def is_sharded(call: Call) -> bool:
+    """Return True if the losses of a call reach parameters of which each process holds a part.
+
+    If the call is wrong and does not tell, it is assumed from the models of this process.
+    """
+    if call.parallel != "auto":
+        return False
+    try:
+        return has_shards(call, () if call.params is not None else Graph(call.checked_losses(), HANDING_ON).leaves)
+    except Exception:  # noqa: BLE001  # reported later
+        return bool(wrappers.sharded_params()) and not wrappers.ddp_modules()
+
+
+def _look(call: Call, mine: Mine, layout: Layout) -> _Seen:
+    check_visible(mine.graph)
+    if mine.sums is not None and layout.kind != "data":  # the processes need no weights any more, or none at all
+        mine.sums.check_counts()
+        call = replace(call, samples=None)
     if call.per_sample and layout.kind != "objectives":
         raise ParameterError(
             "per_sample=True makes each sample an objective, and the processes have different samples: pass "
@@ -131,28 +222,21 @@ def _look(call: Call, losses: Losses, graph: Graph, layout: Layout) -> _Seen:
         raise ParameterError("samples weights processes with the same losses; omit it with parallel='objectives'")
     if isinstance(call.samples, int) and call.samples * layout.ranks.size >= _MOST_SAMPLES:
         raise ParameterError(f"samples={call.samples}: at most {_MOST_SAMPLES // layout.ranks.size - 1} can be counted")
-    if not isinstance(call.samples, int | None) and len(call.samples) != len(losses):
-        raise ParameterError(f"samples has {len(call.samples)} numbers for {len(losses)} losses")
+    if not isinstance(call.samples, int | None) and len(call.samples) != mine.m:
+        raise ParameterError(f"samples has {len(call.samples)} numbers for {mine.m} losses")
     # Groups are the user's; otherwise the layout knows which tensors hold the ``.grad`` of parameters.
     grouped = not isinstance(call.params, nn.Module | Tensor | None) and not any(
         isinstance(item, Tensor) for item in call.params
     )
-    default = default_params(graph.leaves) if layout.params is None else layout.params
+    default = default_params(mine.leaves) if layout.params is None else layout.params
     groups = groups_of(call.params if grouped else None, default, layout.target)
     groups = [[param for param in group if param.requires_grad] for group in groups]
     layout.ranks.see([param for group in groups for param in group])
     shared, specific = (
         None if each is None else [layout.target(param) for param in each] for each in (call.shared, call.specific)
     )
-    check_chosen(groups, [layout.target(leaf) for leaf in graph.leaves], shared, specific)
-    return _Seen(replace(call, shared=shared, specific=specific), losses, graph, layout, groups)
-
-
-def _losses(call: Call) -> Losses:
-    losses = call.losses
-    if call.parallel == "objectives" and not isinstance(losses, Tensor) and not list(losses):
-        return []  # a process without objectives still takes part in the rest
-    return call.checked_losses()
+    check_chosen(groups, [layout.target(leaf) for leaf in mine.leaves], shared, specific)
+    return _Seen(replace(call, shared=shared, specific=specific), mine, layout, groups)
 
 
 def _whole(loss: Any) -> Tensor:
@@ -166,15 +250,18 @@ def _work(seen: _Seen, settled: Settled, total: int) -> Work:
     reached = {id(param): bits for param, bits in zip(seen.params, settled.reached, strict=True) if bits}
     found = [[param for param in group if id(param) in reached] for group in seen.groups]
     groups, own = sort(call, found, reached, m)
+    everyone = total_samples(layout, call, seen.mine.m, total)
     return Work(
         call=call,
-        losses=seen.losses,
-        graph=seen.graph,
+        losses=seen.mine.losses,
+        graph=seen.mine.graph,
         groups=groups,
         own=own,
         reached=reached,
         m=m,
         layout=layout,
+        mine=seen.mine,
         counts=settled.counts if apart else None,
-        scales=scales(layout, call, len(seen.losses), total),
+        scales=scales(layout, call, seen.mine.m, everyone),
+        samples=everyone,
     )

@@ -1,14 +1,13 @@
 """Parameters that every process holds whole: DistributedDataParallel, and processes with different losses.
 
 Each loss gets a plain backward pass that passes the gradient of each parameter on as soon as it is computed, and stores
-none.
+none. Rows that were added up over micro-batches are passed on as they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeVar
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,11 +15,13 @@ from torch.autograd.graph import GradientEdge
 
 from paretograd.autograd.graph import release, starts_of
 from paretograd.autograd.products import rounding
+from paretograd.autograd.rows import Rows
+from paretograd.autograd.sums import Sums
 from paretograd.distributed.columns import Columns
 from paretograd.distributed.prepare import Work
 
-Answer = TypeVar("Answer")
 Start = tuple[Tensor | GradientEdge, Tensor]
+Take = Callable[[Tensor, Tensor], None]
 
 
 class ReplicaRows:
@@ -32,36 +33,45 @@ class ReplicaRows:
     """
 
     def __init__(self, work: Work) -> None:
-        """Differentiate and send. The graph is retained."""
-        self._losses, self._graph, self._scales = work.losses, work.graph, work.scales
-        everything, reached = work.common, work.graph.reached_by
+        """Differentiate, unless that was done before, and send. The graph is retained."""
+        self._m, self._scales = work.mine.m, work.scales
         self._own = {id(param) for param in work.own}
-        self._params = [param for param in (*everything, *work.own) if id(param) in reached]
-        self.eps = rounding(everything)
+        self.eps = rounding(work.common)
         self.columns = Columns(work.layout.ranks, work.groups, work.own, work.counts, work.m)
         self.problem: Exception | None = None
-        self._differentiate()
+        params = [param for param in (*work.common, *work.own) if id(param) in work.mine.reached]
+        self._source = _Passes(work, params) if work.mine.sums is None else _Added(work.mine.sums, params)
+        self._send()
 
-    def _differentiate(self) -> None:
-        count, columns = len(self._losses), self.columns
+    def _send(self) -> None:
+        columns = self.columns
         joined = columns.counts is not None  # rows that are not summed are sent all at once
-        starts = self._attempt(partial(starts_of, self._losses)) if count else None
         if joined:
-            columns.start(0, count)
-        for k in range(count):
+            columns.start(0, self._m)
+        for k in range(self._m):
             if not joined:
                 columns.start(k, 1)
-            if starts is not None and not columns.failed:
-                self._attempt(partial(self._pass, k, starts[k], self._taker(k, joined)))
+            if not columns.failed:
+                self._attempt(k, joined)
             if not joined:
                 columns.finish()
         if joined:
             columns.finish()
         columns.land()
 
-    def _taker(self, k: int, joined: bool) -> Callable[[Tensor, Tensor], None]:
+    def _attempt(self, k: int, joined: bool) -> None:
+        """Give a row to the columns. If it fails, the others are told later.
+
+        This process then sends NaN: the others still wait for the agreed number of messages, and will notice.
+        """
+        try:
+            self._source.give(k, self._taker(k, joined))
+        except Exception as error:  # noqa: BLE001  # the others must not wait in vain, whatever the error
+            self.columns.failed, self.problem = True, error
+
+    def _taker(self, k: int, joined: bool) -> Take:
         """Return a function that passes gradients on. If all are sent at once, the last complete a parameter."""
-        scales, last = self._scales[k : k + 1], k + 1 == len(self._losses)
+        scales, last = self._scales[k : k + 1], k + 1 == self._m
 
         def take(param: Tensor, grad: Tensor) -> None:
             if id(param) in self._own:
@@ -70,28 +80,6 @@ class ReplicaRows:
                 self.columns.give(param, grad[None], scales, k if joined else 0, last or not joined)
 
         return take
-
-    def _pass(self, k: int, start: Start, take: Callable[[Tensor, Tensor], None]) -> None:
-        params = [param for param in self._params if self._graph.reached_by[id(param)] >> k & 1]
-        if not params:
-            return
-        handles = [param.register_hook(_hook(param, take)) for param in params]  # type: ignore[no-untyped-call]
-        try:
-            _gradients(start, params)
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _attempt(self, call: Callable[[], Answer]) -> Answer | None:
-        """Return the result of a call; None if it fails, of which the others are told later.
-
-        This process then sends NaN: the others still wait for the agreed number of messages, and will notice.
-        """
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001  # the others must not wait in vain, whatever the error
-            self.columns.failed, self.problem = True, error
-            return None
 
     def gramians(self, exact: bool) -> Tensor:
         """Return this process's part of the Gramian of each group; NaN if something went wrong."""
@@ -102,13 +90,7 @@ class ReplicaRows:
 
     def bad_losses(self) -> list[int]:
         """Return the losses of this process whose own gradients are not finite."""
-        bad = []
-        for k, start in enumerate(starts_of(self._losses) if len(self._losses) else ()):
-            params = [param for param in self._params if self._graph.reached_by[id(param)] >> k & 1]
-            grads = _gradients(start, params) if params else ()
-            if not all(grad is None or bool(torch.isfinite(_dense(grad)).all()) for grad in grads):
-                bad.append(k)
-        return bad
+        return self._source.bad_losses()
 
     def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with its gradient, identical on all processes."""
@@ -116,7 +98,70 @@ class ReplicaRows:
 
     def release(self) -> None:
         """Free the graph."""
+        self._source.release()
+
+
+class _Passes:
+    """Backward passes, which give each gradient as soon as it is computed."""
+
+    def __init__(self, work: Work, params: Sequence[Tensor]) -> None:
+        self._losses, self._graph, self._params = work.losses, work.graph, params
+
+    @cached_property
+    def _starts(self) -> Sequence[Start]:
+        return starts_of(self._losses)
+
+    def _reached(self, k: int) -> list[Tensor]:
+        return [param for param in self._params if self._graph.reached_by[id(param)] >> k & 1]
+
+    def give(self, k: int, take: Take) -> None:
+        """Differentiate loss k."""
+        params = self._reached(k)
+        if not params:
+            return
+        handles = [param.register_hook(_hook(param, take)) for param in params]  # type: ignore[no-untyped-call]
+        try:
+            _gradients(self._starts[k], params)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def bad_losses(self) -> list[int]:
+        bad = []
+        for k in range(len(self._losses)):
+            params = self._reached(k)
+            grads = _gradients(self._starts[k], params) if params else ()
+            if not all(grad is None or bool(torch.isfinite(_dense(grad)).all()) for grad in grads):
+                bad.append(k)
+        return bad
+
+    def release(self) -> None:
         release(self._graph.nodes)
+
+
+class _Added:
+    """Rows that were added up over micro-batches."""
+
+    def __init__(self, sums: Sums, params: Sequence[Tensor]) -> None:
+        self._sums, self._params = sums, params
+
+    @cached_property
+    def _rows(self) -> Rows:
+        self._sums.average()
+        return self._sums.rows
+
+    def give(self, k: int, take: Take) -> None:
+        """Give the row of loss k, in the order of a backward pass."""
+        for param in reversed(self._params):
+            row = self._rows.row(param, k)
+            if row is not None:
+                take(param, _dense(row))
+
+    def bad_losses(self) -> list[int]:
+        return self._rows.not_finite(self._params)
+
+    def release(self) -> None:
+        """Do nothing: each micro-batch freed its graph."""
 
 
 def _gradients(start: Start, params: Sequence[Tensor]) -> Sequence[Tensor | None]:
@@ -128,7 +173,7 @@ def _dense(grad: Tensor) -> Tensor:
     return grad.to_dense() if grad.is_sparse else grad
 
 
-def _hook(param: Tensor, take: Callable[[Tensor, Tensor], None]) -> Callable[[Tensor | None], Tensor | None]:
+def _hook(param: Tensor, take: Take) -> Callable[[Tensor | None], Tensor | None]:
     def hook(grad: Tensor | None) -> Tensor | None:
         if grad is None:  # in the graph, but without a gradient
             return None

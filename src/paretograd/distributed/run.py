@@ -1,55 +1,49 @@
-"""`backward` and `gramian` on several processes."""
+"""`backward`, `gramian` and `accumulate` on several processes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from paretograd.autograd.backward import accumulate, set_aside
-from paretograd.autograd.call import Call
+from paretograd.autograd.call import Call, Plan
 from paretograd.autograd.step import How, Step
+from paretograd.autograd.sums import Gradients, Sums
+from paretograd.autograd.ways import Pairs
 from paretograd.distributed.agreement import raise_together, remember
-from paretograd.distributed.prepare import Work, prepare
+from paretograd.distributed.prepare import Work, is_sharded, prepare
 from paretograd.distributed.replicas import ReplicaRows
-from paretograd.distributed.shards import ShardRows
+from paretograd.distributed.settle import check_counts
+from paretograd.distributed.shards import ShardRows, shard_gradients
 from paretograd.errors import NonFiniteGradientError
 from paretograd.geometry.gramian import as_array, out_of_range
 
 Rows = ReplicaRows | ShardRows
 
-_HOW = How("jacobian", 1.0, "several processes share the model, and each holds a part of the rows")
-
 
 def backward(call: Call) -> Step | None:
     """Run `paretograd.backward` on several processes; None if the call concerns this process alone."""
     work = prepare(call)
+    return None if work is None else _step(work, "several processes share the model, and each holds a part of the rows")
+
+
+def step(call: Call, sums: Sums, problem: Exception | None) -> Step | None:
+    """Run `Accumulation.step` on several processes; None if the call concerns this process alone."""
+    work = prepare(call, sums, problem)
+    return None if work is None else _step(work, f"rows of {sums.count} micro-batches were added on this process")
+
+
+def shards(call: Call, sure: bool) -> tuple[Plan, Gradients, list[int] | None] | None:
+    """Differentiate a micro-batch if the parameters are sharded, else return None without communication."""
+    work = prepare(call) if sure or is_sharded(call) else None
     if work is None:
         return None
-    aggregator, ranks = call.aggregator, work.layout.ranks
-    assert aggregator is not None
-    with torch.no_grad(), torch.autocast(work.device.type, enabled=False):
-        try:
-            with set_aside(_touched(work)):
-                rows, gramians = _differentiate(work)
-        except _NotFiniteError as found:
-            if call.nonfinite == "raise":
-                raise NonFiniteGradientError(found.objectives, names=work.call.names) from None
-            return _propagate(found.rows, work, call)
-        with aggregator.one_step():
-            steps = []
-            for gramian in gramians:
-                outcome = aggregator._outcome(as_array(gramian), rows.eps)
-                weights = torch.from_numpy(outcome.weights).to(work.device)
-                steps.append(
-                    Step(weights, gramian.to(work.device), aggregator, eps=rows.eps, names=work.call.names, how=_HOW)
-                )
-            found_grads = rows.combine([step.weights for step in steps])
-        remember(ranks, aggregator)
-        _fill(found_grads, rows, call)
-    return steps[0] if len(steps) == 1 else Step.of_groups(steps)
+    with _undisturbed(work):
+        return work, list(shard_gradients(work)), work.samples
 
 
 def gramian(call: Call) -> Tensor | None:
@@ -57,18 +51,59 @@ def gramian(call: Call) -> Tensor | None:
     work = prepare(call)
     if work is None:
         return None
-    with torch.no_grad(), torch.autocast(work.device.type, enabled=False):
+    with _undisturbed(work):
         try:
-            with set_aside(_touched(work)):
-                _, gramians = _differentiate(work)
+            _, gramians = _differentiate(work)
         except _NotFiniteError as found:
             raise NonFiniteGradientError(found.objectives, names=work.call.names) from None
     return gramians.sum(dim=0).to(work.device)
 
 
-def _touched(work: Work) -> list[Tensor]:
-    """Return the tensors to which passes give gradients."""
-    return [*work.graph.leaves, *(record.shard for record in work.layout.records.values())]
+def _step(work: Work, reason: str) -> Step:
+    """Differentiate, aggregate and fill in the gradients."""
+    call, aggregator = work.call, work.call.aggregator
+    with _undisturbed(work):
+        try:
+            rows, gramians = _differentiate(work)
+        except _NotFiniteError as found:
+            if call.nonfinite == "raise":
+                raise NonFiniteGradientError(found.objectives, names=call.names) from None
+            rows = found.rows
+            pairs, steps = _plain_sum(work, rows)
+        else:
+            with aggregator.one_step():
+                pairs, steps = _directions(work, rows, gramians, How("jacobian", 1.0, reason))
+            remember(work.layout.ranks, aggregator)
+        if not call.retain_graph:
+            rows.release()
+    with torch.no_grad():
+        accumulate(pairs)  # last, because nothing can fail from here on
+    return steps[0] if len(steps) == 1 else Step.of_groups(steps)
+
+
+def _directions(work: Work, rows: Rows, gramians: Tensor, how: How) -> tuple[Pairs, list[Step]]:
+    """Apply the rule and return all gradients with their parameters, and a step for each group."""
+    rule, names, steps = work.call.aggregator, work.call.names, []
+    for gramian in gramians:
+        weights = torch.from_numpy(rule._outcome(as_array(gramian), rows.eps).weights).to(work.device)
+        steps.append(Step(weights, gramian.to(work.device), rule, eps=rows.eps, names=names, how=how))
+    return rows.combine([step.weights for step in steps]), steps
+
+
+def _plain_sum(work: Work, rows: Rows) -> tuple[Pairs, list[Step]]:
+    """Return the gradients of the sum, which contain the non-finite values, and steps without weights."""
+    ones = torch.ones(work.m, dtype=torch.float64, device="cpu")
+    unknown = torch.full((work.m, work.m), torch.nan, dtype=torch.float64, device=work.device)
+    steps = [Step(unknown[0], unknown, work.call.aggregator, names=work.call.names) for _ in work.groups]
+    return rows.combine([ones for _ in work.groups]), steps
+
+
+@contextmanager
+def _undisturbed(work: Work) -> Iterator[None]:
+    """Let no grad mode, autocast or hook of the caller take part in the passes."""
+    touched = [*work.graph.leaves, *(record.shard for record in work.layout.records.values())]
+    with torch.no_grad(), torch.autocast(work.device.type, enabled=False), set_aside(touched):
+        yield
 
 
 class _NotFiniteError(Exception):
@@ -81,6 +116,7 @@ class _NotFiniteError(Exception):
 
 def _differentiate(work: Work) -> tuple[Rows, Tensor]:
     """Return the rows, and the Gramians of all groups, which are identical on every process."""
+    check_counts(work.call, work.samples)
     rows: Rows = ShardRows(work) if work.layout.kind == "sharded" else ReplicaRows(work)
     total = _summed(work, rows, exact=False)
     if not np.isfinite(as_array(total)).all():
@@ -115,20 +151,3 @@ def _at_fault(work: Work, rows: Rows, gramians: Tensor) -> list[int]:
         return sorted(bad)
     fine = torch.isfinite(gramians).diagonal(dim1=1, dim2=2).all(dim=0)
     return (~fine).nonzero().flatten().tolist()
-
-
-def _propagate(rows: Rows, work: Work, call: Call) -> Step:
-    """Fill in the gradients of the sum, which contain the non-finite values, and return a step without weights."""
-    ones = torch.ones(work.m, dtype=torch.float64, device="cpu")
-    _fill(rows.combine([ones for _ in work.groups]), rows, call)
-    unknown = torch.full((work.m, work.m), torch.nan, dtype=torch.float64, device=work.device)
-    assert call.aggregator is not None
-    steps = [Step(unknown[0], unknown, call.aggregator, names=work.call.names) for _ in work.groups]
-    return steps[0] if len(steps) == 1 else Step.of_groups(steps)
-
-
-def _fill(found: Sequence[tuple[Tensor, Tensor]], rows: Rows, call: Call) -> None:
-    """Write the gradients, once nothing can fail any more."""
-    if not call.retain_graph:
-        rows.release()
-    accumulate(found)

@@ -76,7 +76,30 @@ def _joined_names(views: Sequence[View]) -> tuple[str, ...] | None:
     return tuple(name for view in views for name in view.names or ())
 
 
-def scales(layout: Layout, call: Call, count: int, total: int) -> Tensor:
+def total_samples(layout: Layout, call: Call, count: int, total: int) -> list[int] | None:
+    """Return the number of samples of all processes for each loss; None if they are not counted.
+
+    Args:
+        layout: how the processes share the model.
+        call: the call, with the number of samples of this process, for all losses or for each.
+        count: number of losses of this process.
+        total: number of samples of all processes, if ``samples`` is a single number.
+    """
+    if call.samples is None or isinstance(call.samples, int):
+        return None if call.samples is None else [total] * count
+    mine = torch.tensor(list(call.samples), dtype=torch.int64, device="cpu")
+    found: list[int] = layout.ranks.sum(mine).tolist()
+    return found
+
+
+def check_counts(call: Call, everyone: Sequence[int] | None) -> None:
+    """Raise if samples are counted and no process has any for some loss."""
+    empty = [k for k, count in enumerate(everyone or ()) if not count]
+    if empty:
+        raise ParameterError(f"samples: no process has samples for objective {', '.join(map(call.name, empty))}")
+
+
+def scales(layout: Layout, call: Call, count: int, everyone: Sequence[int] | None) -> Tensor:
     """Return the factors of this process's part of each row: its share of the samples, or of the processes.
 
     `fully_shard` itself divides by the number of processes.
@@ -85,21 +108,13 @@ def scales(layout: Layout, call: Call, count: int, total: int) -> Tensor:
         layout: how the processes share the model.
         call: the call, with the number of samples of this process, for all losses or for each.
         count: number of losses of this process.
-        total: number of samples of all processes, if ``samples`` is a single number.
+        everyone: number of samples of all processes, for each loss.
     """
-    kind, ranks, samples = layout.kind, layout.ranks, call.samples
     ones = torch.ones(count, dtype=torch.float64, device="cpu")
-    if kind == "objectives":
+    if layout.kind == "objectives":
         return ones
-    divided = ranks.size if kind == "sharded" else 1
-    if samples is None:
-        return ones * divided / ranks.size
-    if isinstance(samples, int):
-        mine, everyone = ones * samples, ones * total
-    else:
-        mine = torch.tensor(list(samples), dtype=torch.float64, device="cpu")
-        everyone = ranks.sum(mine).cpu()
-    empty: Sequence[int] = (everyone == 0).nonzero().flatten().tolist()
-    if empty:
-        raise ParameterError(f"samples: no process has samples for objective {', '.join(map(call.name, empty))}")
-    return mine * divided / everyone
+    divided = layout.ranks.size if layout.kind == "sharded" else 1
+    if everyone is None:
+        return ones * divided / layout.ranks.size
+    mine = ones * torch.tensor(call.samples, dtype=torch.float64, device="cpu")
+    return mine * divided / torch.tensor(everyone, dtype=torch.float64, device="cpu").clamp(min=1.0)

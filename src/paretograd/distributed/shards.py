@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from paretograd.autograd.graph import Losses
-from paretograd.autograd.products import combination, rounding, row_gramian
+from paretograd.autograd.products import rounding
+from paretograd.autograd.rows import Rows
 from paretograd.distributed.prepare import Work
 from paretograd.errors import ParameterError
 
@@ -35,81 +36,80 @@ class ShardRows:
     problem: Exception | None = None
 
     def __init__(self, work: Work) -> None:
-        """Differentiate."""
-        retain_graph = work.call.retain_graph
+        """Differentiate, unless that was done before."""
         self._ranks, self._groups, self._own, self._m = work.layout.ranks, work.groups, work.own, work.m
-        self._reached, self._alone = work.reached, {id(param) for param in work.own}
-        every = work.common
-        self._params = [*every, *work.own]
-        self.eps = rounding(map(local, every))
-        self._rows: dict[int, Tensor] = {}
-        records = work.layout.records.values()
-        touched = [*self._params, *work.graph.leaves, *(record.shard for record in records)]
-        with _set_aside(touched), _synchronised(records):
-            for k in range(self._m):
-                last = k == self._m - 1
-                for tensor in touched:
-                    tensor.grad = None
-                with _gathered(records, last, self._m >= _MANY * self._ranks.size):
-                    _backward(work.losses, k, float(work.scales[k]), retain_graph or not last)
-                self._take(k)
-
-    def _take(self, k: int) -> None:
-        """Keep the shards of row k."""
-        for param in self._params:
-            if param.grad is None:
-                continue
-            grad = local(_as_placed(param.grad, param))
-            param.grad = None
-            if id(param) not in self._rows:
-                rows = 1 if id(param) in self._alone else self._m
-                self._rows[id(param)] = grad.new_zeros(rows, *grad.shape)
-            if id(param) in self._alone:
-                self._rows[id(param)] += grad
-            else:
-                self._rows[id(param)][k] = grad
+        self._reached = work.reached
+        self.eps = rounding(map(local, work.common))
+        sums = work.mine.sums
+        if sums is not None:
+            sums.average()
+            self._rows = self._own_rows = sums.rows
+            return
+        self._rows, self._own_rows = Rows(self._m, self._ranks.device), Rows(self._m, self._ranks.device)
+        alone = {id(param) for param in work.own}
+        for k, pairs in shard_gradients(work):
+            for param, grad in pairs:
+                if id(param) in alone:
+                    self._own_rows.give(param, 0, grad)
+                else:
+                    self._rows.give(param, k, grad)
 
     def gramians(self, exact: bool) -> Tensor:
         """Return the part of this process's shards in the Gramian of each group, shape ``(groups, m, m)``, float64."""
         total = torch.zeros(len(self._groups), self._m, self._m, dtype=torch.float64, device=self._ranks.device)
         for part, params in zip(total, self._groups, strict=True):
+            kinds: dict[int, list[Tensor]] = {}
             for param in params:
-                rows = self._rows.get(id(param))
-                if rows is not None:
-                    products = row_gramian(rows.double() if exact else rows)
-                    part += products.to(part.device) / _copies(param, self._ranks.size)
-        if any(not self._is_finite(param) for param in self._own):
+                kinds.setdefault(_copies(param, self._ranks.size), []).append(param)
+            for copies, alike in kinds.items():
+                part += self._rows.gramian(alike, exact=exact).to(part.device) / copies
+        if self._own_rows.not_finite(self._own):
             total.fill_(torch.nan)
         return total
 
-    def _is_finite(self, param: Tensor) -> bool:
-        rows = self._rows.get(id(param))
-        return rows is None or bool(torch.isfinite(rows).all())
-
     def bad_losses(self) -> list[int]:
         """Return the losses whose rows have non-finite shards on this process."""
-        bad = set()
-        for params in self._groups:
-            for rows in (self._rows[id(param)] for param in params if id(param) in self._rows):
-                bad |= set((~torch.isfinite(rows.flatten(1)).all(dim=1)).nonzero().flatten().tolist())
+        bad = set(self._rows.not_finite([param for params in self._groups for param in params]))
         for param in self._own:
-            if not self._is_finite(param):
+            if self._own_rows.not_finite([param]):
                 bad |= {k for k in range(self._m) if self._reached[id(param)] >> k & 1}
         return sorted(bad)
 
     def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with this process's shard of its gradient."""
+        ones = torch.ones(self._m, dtype=torch.float64, device="cpu")
         found = []
-        one = torch.ones(1, dtype=torch.float64, device="cpu")
-        jobs = [(param, w) for params, w in zip(self._groups, weights, strict=True) for param in params]
-        for param, w in [*jobs, *((param, one) for param in self._own)]:
-            rows = self._rows.pop(id(param), None)
-            if rows is not None:
-                found.append((param, _like(combination(w, rows), param)))
-        return found
+        for params, w in zip(self._groups, weights, strict=True):
+            found += self._rows.combine(params, w)
+        found += self._own_rows.combine(self._own, ones)
+        return [(param, _like(part.to(local(param)), param)) for param, part in found]
 
     def release(self) -> None:
         """Do nothing: the last pass freed the graph."""
+
+
+def shard_gradients(work: Work) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
+    """Yield the number of each loss, and the parameters that it reaches with the shards of their gradients."""
+    params, records = [*work.common, *work.own], work.layout.records.values()
+    touched = [*params, *work.graph.leaves, *(record.shard for record in records)]
+    with _set_aside(touched), _synchronised(records):
+        for k in range(work.m):
+            last = k == work.m - 1
+            for tensor in touched:
+                tensor.grad = None
+            with _gathered(records, last, work.m >= _MANY * work.layout.ranks.size):
+                _backward(work.losses, k, float(work.scales[k]), work.call.retain_graph or not last)
+            yield k, _taken(params)
+
+
+def _taken(params: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Return parameters with the shards of their gradients, and remove these from ``.grad``."""
+    found = []
+    for param in params:
+        if param.grad is not None:
+            found.append((param, local(_as_placed(param.grad, param))))
+            param.grad = None
+    return found
 
 
 def local(tensor: Tensor) -> Tensor:
