@@ -47,16 +47,16 @@ class View:
         params: the ``id`` of each parameter, which is meaningful only in this process.
         m: number of losses of this process.
         names: their names, if they have any.
-        shapes: shapes and dtypes of the parameters.
         reached: for each parameter, a bit for every loss that reaches it.
+        shapes: shapes and dtypes of the parameters.
         options: other values that must be the same on all processes, by their names in error messages.
     """
 
     params: tuple[int, ...]
     m: int
     names: tuple[str, ...] | None
-    shapes: tuple[Any, ...]
     reached: tuple[int, ...]
+    shapes: tuple[Any, ...]
     options: dict[str, Any]
 
 
