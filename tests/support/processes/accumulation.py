@@ -16,7 +16,7 @@ from paretograd.distributed import Traffic
 from support.models import MODELS
 from support.processes.common import Comparison, Tasks, agree, batch, case, flat_grad, mesh_of, task_losses
 from support.processes.data_parallel import chosen, in_form, part, told_at_length
-from support.processes.failures import told
+from support.processes.failures import Fails, told
 from support.processes.objectives import owned
 from support.processes.sharded import sharded, tensor_parallel
 
@@ -63,6 +63,10 @@ def accumulated(rank: int, size: int) -> list[Comparison]:
             assert "micro-batches" in str(step.how)
             found += compared(f"step {t}", model, step, lambda net, x=x: task_losses(net(x)))
             found.append(agree("gradients", flat_grad(model)))
+        for _ in range(2):
+            with Traffic() as once:
+                pg.backward(named(task_losses(model(part(x, rank, size)))), pg.UPGrad())
+        assert sorted(once.calls) == sorted(counted.calls), (once.calls, counted.calls)
     return found
 
 
@@ -219,6 +223,8 @@ def accumulated_wrongly(rank: int, size: int) -> list[Comparison]:
 
         return call
 
+    failing = [Fails.apply(loss) if odd else loss for loss in losses()]
+    told(run(losses(), failing), pg.ProcessError, number, "nothing was changed", "the disk is full")
     detached = [loss.detach() for loss in losses()]
     swapped = dict(reversed(named(losses()).items()))
     told(run(losses(), detached if odd else losses()), pg.errors.InputError, "losses[0] has no graph", number)
@@ -235,7 +241,7 @@ def accumulated_wrongly(rank: int, size: int) -> list[Comparison]:
     told(run(losses(), samples=[1, 2] if odd else [1, 2, 3]), pg.ParameterError, "2 numbers for 3 losses", number)
     bad = losses()
     bad[1] = bad[1] * (torch.nan if odd else 1.0)
-    error = told(run(losses(), bad), pg.NonFiniteGradientError, "objective 1")
+    error = told(run(named(losses()), named(bad)), pg.NonFiniteGradientError, "objective 'edges'")
     assert error.objectives == [1]
     assert all(param.grad is None for param in model.parameters())
     # What went wrong is left out, if one goes on nevertheless.
