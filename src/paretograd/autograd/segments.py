@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
 from paretograd.autograd.graph import LEAF, PASSING, Graph, saved_tensors
@@ -23,9 +23,9 @@ _CUT = "AddBackward0"
 #: Parts of the graph with at most this many operations count as the way to a parameter, and not as a branch.
 _TWIG = 16
 
-#: Number of gradients as large as the widest output of a segment that a pass through it holds at a time, and that of
-#: one with convolutions, which need room to work in. Measured on an H200, rounded up.
-_TEMPORARIES, _WITH_CONVOLUTIONS = 2, 8
+#: Number of gradients as large as the widest output of a segment that a pass through it holds at a time. Transformers
+#: hold 1.6 on a GPU. Convolutions hold more, but smaller chunks of them are slow.
+_TEMPORARIES = 2
 
 #: Estimated memory up to which all rows go at once, relative to that of a loop. The estimates are high.
 _SHARE = 1.15
@@ -152,13 +152,12 @@ def chunks(parts: Sequence[Segment], params: Sequence[Tensor], copies: Mapping[i
     """
     sizes = {id(param): m * param.numel() * param.element_size() for param in params}
     rows = [sum(sizes.get(key, 0) // (2 if key in copies else 1) for key in part.leaves) for part in parts]
-    saved = _saved(parts, params)
+    saved = _saved(parts)
     limit = max(SMALL, sum(sizes.values()) + max(sum(saved), sum(sizes.values())))
     found = []
     for number, part in enumerate(parts):
         held = sum(saved[number:]) + sum(rows[: number + 1])
-        convolutions = any(node.name() == "ConvolutionBackward0" for node in part.nodes)
-        width = (_WITH_CONVOLUTIONS if convolutions else _TEMPORARIES) * max(map(_width, part.nodes), default=0)
+        width = _TEMPORARIES * max(map(_width, part.nodes), default=0)
         if m * width <= _SHARE * limit - held:
             found.append(m)
         else:
@@ -167,20 +166,20 @@ def chunks(parts: Sequence[Segment], params: Sequence[Tensor], copies: Mapping[i
     return found
 
 
-def _saved(parts: Sequence[Segment], params: Sequence[Tensor]) -> list[int]:
-    """Return the bytes of the activations that each segment saved."""
-    seen = {param.untyped_storage().data_ptr() for param in params}
+def _saved(parts: Sequence[Segment]) -> list[int]:
+    """Return the bytes of the activations that each segment saved. Frozen parameters are saved, too, but not counted."""
+    seen: set[int] = set()
     found = []
     for part in parts:
         total = 0
-        for node in part.nodes:
-            for saved in saved_tensors(node):
-                tensor = getattr(saved, "data", None)
-                if isinstance(tensor, Tensor) and tensor.layout is torch.strided:
-                    storage = tensor.untyped_storage()
-                    if storage.data_ptr() not in seen:
-                        seen.add(storage.data_ptr())
-                        total += storage.nbytes()
+        for tensor in (getattr(saved, "data", None) for node in part.nodes for saved in saved_tensors(node)):
+            if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided:
+                continue
+            storage = tensor.untyped_storage()
+            fixed = isinstance(tensor, nn.Parameter) or isinstance(tensor._base, nn.Parameter)
+            if not fixed and storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                total += storage.nbytes()
         found.append(total)
     return found
 
