@@ -11,6 +11,7 @@ import triton.language as tl
 def pairs(J, parts, n, stride, M: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.constexpr):
     # Each thread keeps the sums of all M (M + 1) / 2 products of its own columns.
     kind: tl.constexpr = tl.float64 if EXACT else tl.float32
+    long = tl.cast(stride, tl.int64)  # rows may lie more than 2**31 entries apart
     program = tl.program_id(0).to(tl.int64)
     step = tl.num_programs(0).to(tl.int64) * BLOCK
     column = tl.arange(0, BLOCK).to(tl.int64)
@@ -21,7 +22,7 @@ def pairs(J, parts, n, stride, M: tl.constexpr, BLOCK: tl.constexpr, EXACT: tl.c
         at = start + column
         rows = ()
         for k in tl.static_range(M):
-            rows = rows + (tl.load(J + k * stride + at, mask=at < n, other=0.0).to(kind),)
+            rows = rows + (tl.load(J + (k * long + at), mask=at < n, other=0.0).to(kind),)
         more = ()
         for k in tl.static_range(M):
             for i in tl.static_range(k + 1):
@@ -57,9 +58,10 @@ def product(J, parts, n, stride, m, ROWS: tl.constexpr, BLOCK: tl.constexpr, INN
 def weighted(J, w, out, n, stride, m, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
     mask = at < n
+    long = tl.cast(stride, tl.int64)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     for k in range(m):
-        total += tl.load(w + k) * tl.load(J + k * stride + at, mask=mask, other=0.0)
+        total += tl.load(w + k) * tl.load(J + (k * long + at), mask=mask, other=0.0)
     tl.store(out + at, total, mask=mask)
 
 
