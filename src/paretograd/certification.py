@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ def certify(
     *,
     F: Literal["sum", "mean"] | Tensor | None = None,
     dtype: torch.dtype | None = None,
+    names: Sequence[str] | None = None,
 ) -> StepCertificate:
     """Check what the theory guarantees for the direction ``d = J.T @ weights``.
 
@@ -38,6 +40,7 @@ def certify(
         dtype: dtype of the gradients if it is less precise than the Gramian's, such as float32 for the Gramian that
             `gramian` computes in float64 from float32 rows. The certificate then claims nothing that their rounding
             could hide.
+        names: the names of the objectives, which the table then shows instead of their numbers.
 
     Returns:
         a certificate, which prints as a short table.
@@ -58,17 +61,32 @@ def certify(
     if not np.isfinite(w).all():
         raise ParameterError("weights holds NaN or infinity; there is no direction to certify")
     rounded = [torch.finfo(kind).eps for kind in (weights.dtype, dtype) if kind not in (None, torch.float64)]
-    return certificate_of(G, w, guarantee, Rounding(eps, max(rounded, default=0.0)), _surrogate(F, m))
+    rounding = Rounding(eps, max(rounded, default=0.0))
+    return certificate_of(G, w, guarantee, rounding, _surrogate(F, m), _checked_names(names, m))
 
 
 def certificate_of(
-    G: Array, w: Array, guarantee: Guarantee | None, rounding: Rounding, F: Surrogate | None = None
+    G: Array,
+    w: Array,
+    guarantee: Guarantee | None,
+    rounding: Rounding,
+    F: Surrogate | None = None,
+    names: tuple[str, ...] | None = None,
 ) -> StepCertificate:
     """Certify validated arrays, as `certify` does. F defaults to the guarantee's, or to the sum if there is none."""
     if F is None:
         F = SUM if guarantee is None else guarantee.F
     with np.errstate(over="ignore", invalid="ignore"):  # large weights may overflow float64; those slopes are unknown
-        return check_step(G, w, stationarity_weights(G, rounding.entries), F, guarantee, rounding)
+        return check_step(G, w, stationarity_weights(G, rounding.entries), F, guarantee, rounding, names)
+
+
+def _checked_names(names: Sequence[str] | None, m: int) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    found = () if isinstance(names, str) else tuple(names)
+    if len(found) != m or not all(isinstance(name, str) for name in found):
+        raise ParameterError(f"names={names!r}: give a list of {m} strings, one for each objective")
+    return found
 
 
 def _surrogate(F: Literal["sum", "mean"] | Tensor | None, m: int) -> Surrogate | None:

@@ -111,11 +111,16 @@ class Surrogate:
         return Surrogate(tuple(self.phi(m).tolist())) if callable(self.weights) else self
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, names: Sequence[str] | None = None) -> str:
+        """Return the printed form, with objectives by name if ``names`` are given and by number otherwise."""
         if isinstance(self.weights, str):
             return f"{self.weights}_k f_k"
         if callable(self.weights):
             return self.name
-        terms = [f"{weight:.4g} f_{k}" for k, weight in enumerate(self.weights[:_SHOWN])]
+        shown = self.weights[:_SHOWN]
+        terms = [f"{weight:.4g} f_{names[k] if names else k}" for k, weight in enumerate(shown)]
         return " + ".join(terms + ["..."] * (len(self.weights) > _SHOWN))
 
 

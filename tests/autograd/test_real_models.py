@@ -225,6 +225,8 @@ def test_losses_may_have_names() -> None:
     compare(net.parameters(), expected, step)
     assert step.names == names
     assert {f"mo/weight/{name}" for name in names} <= set(step.metrics())
+    assert step.certificate.names == names
+    assert "slopes <d, g_k>           seg: " in str(step.certificate)
     gramian = pg.gramian(dict(zip(names, squares(net(inputs())), strict=True)), net.trunk)
     assert torch.allclose(gramian, step.gramian, rtol=1e-12)
 

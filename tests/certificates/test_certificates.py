@@ -74,6 +74,36 @@ def test_it_prints_as_a_short_table() -> None:
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_it_prints_the_names_of_the_objectives() -> None:
+    """By number without names; fields hold numbers either way."""
+    J = torch.tensor([[1.0, 0.0, 0.0], [-2.0, 0.1, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
+    G, w = pg.gramian(J), torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
+    named = pg.certify(G, w, F=w, names=["seg", "depth", "normals"])
+    numbered = pg.certify(G, w, F=w)
+    assert (numbered.names, named.names) == (None, ("seg", "depth", "normals"))
+    assert named.conflicts == numbered.conflicts == (0,)
+    rows = dict(line.split("  ", 1) for line in str(named).splitlines())
+    assert rows["slopes <d, g_k>"].strip() == "seg: -0.25, depth: 0.5025, normals: 0.5"
+    assert rows["conflicts"].strip() == "seg"
+    assert str(named).count("0.25 f_seg + 0.25 f_depth + 0.5 f_normals") == 1
+    assert str(numbered).count("0.25 f_0 + 0.25 f_1 + 0.5 f_2") == 1
+
+
+def test_it_prints_the_names_of_unknown_slopes() -> None:
+    a = torch.tensor([0.49, 1.43, 0.99])
+    J = torch.stack([a, -0.3 * a, torch.tensor([-1.71, -1.92, -1.80])])
+    w = torch.tensor([1e8, 1e8 / 0.3, 1.0], dtype=torch.float64)
+    text = str(pg.certify(pg.gramian(J), w, dtype=torch.float32, names=("x", "y", "z")))
+    assert "x: not known, y: not known, z: not known" in text
+    assert "not known: x, y, z" in text
+
+
+@pytest.mark.parametrize("names", ["ab", ["a"], ["a", 1]])
+def test_wrong_names(names: object) -> None:
+    with pytest.raises(pg.ParameterError, match="a list of 2 strings"):
+        pg.certify(torch.eye(2), torch.ones(2), names=names)  # type: ignore[arg-type]
+
+
 def test_the_zero_direction_at_a_stationary_point_is_in_the_hull() -> None:
     J = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
     G = pg.gramian(J)

@@ -45,7 +45,7 @@ def backward(
     the aggregator's direction, whose weights come from the Gramian over them. The graph tells which is which.
 
     Args:
-        losses: m scalars, or a vector of m. A dictionary gives them names, which metrics and messages use.
+        losses: m scalars, or a vector of m. A dictionary names them, for metrics, certificates and messages.
         aggregator: the rule, or the module that `Aggregator.as_module` returned for it.
         params: the parameters to fill, or a module that has them; None for all that the losses reach. Frozen parameters
             and those that no loss reaches are left alone. A list of lists defines groups that are aggregated

@@ -116,8 +116,8 @@ class Step:
                 "this step is not finite: a gradient held NaN or infinity, which was passed on to .grad because of "
                 "nonfinite='propagate', so there is nothing to certify. Check step.finite first"
             )
-        rounding = Rounding(self._eps, self._eps)
-        return certificate_of(as_array(self.gramian), as_array(self.weights), self._aggregator.guarantee, rounding)
+        G, w, rounding = as_array(self.gramian), as_array(self.weights), Rounding(self._eps, self._eps)
+        return certificate_of(G, w, self._aggregator.guarantee, rounding, names=self.names)
 
     def metrics(self, prefix: str = "mo/") -> dict[str, float]:
         """Return a flat dict of floats, for any tracker. If the step is not finite, it has the same keys with NaN.

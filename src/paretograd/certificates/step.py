@@ -72,6 +72,7 @@ class StepCertificate:
         F: the surrogate function that the alignment is for.
         results: labels of the paper's results whose hypotheses on d certainly hold at this step.
         promises: the rule's promises, and whether they hold here; empty if no rule was given.
+        names: the names of the objectives, which the printed form uses; None for numbers.
     """
 
     gamma: float
@@ -88,6 +89,7 @@ class StepCertificate:
     F: Surrogate
     results: tuple[str, ...]
     promises: tuple[Promise, ...] = ()
+    names: tuple[str, ...] | None = None
 
     @property
     def non_conflicting(self) -> bool:
@@ -103,6 +105,7 @@ class StepCertificate:
         return True if verdicts == {Verdict.KEPT} else None
 
     def __str__(self) -> str:
+        alignment = "not known" if math.isnan(self.alignment) else f"{self.alignment:.6g}"
         rows = [
             ("gamma (stationarity)", f"{self.gamma:.6g}   [{self.gamma_bracket[0]:.6g}, {self.gamma_bracket[1]:.6g}]"),
             ("|d|", self._shown_norm()),
@@ -110,10 +113,7 @@ class StepCertificate:
             ("conflicts", self._shown_conflicts()),
             ("in the cone", "yes" if self.in_cone else "no"),
             ("in the convex hull", "yes" if self.in_hull else "no"),
-            (
-                "(A): <d, grad F> / |d|^2",
-                f"{'not known' if math.isnan(self.alignment) else f'{self.alignment:.6g}'}   for F = {self.F}",
-            ),
+            ("(A): <d, grad F> / |d|^2", f"{alignment}   for F = {self.F.text(self.names)}"),
         ]
         names = [RESULTS[label].name for label in self.results] or ["none"]
         rows += [("applies" if i == 0 else "", name) for i, name in enumerate(names)]
@@ -128,14 +128,19 @@ class StepCertificate:
 
     def _shown_slopes(self) -> str:
         shown = ["not known" if k in self.unknown else f"{value:.4g}" for k, value in enumerate(self.slopes[:_SHOWN])]
+        if self.names is not None:
+            shown = [f"{name}: {slope}" for name, slope in zip(self.names, shown, strict=False)]
         return ", ".join(shown + ["..."] * (len(self.slopes) > _SHOWN))
 
     def _shown_conflicts(self) -> str:
-        certain = ", ".join(map(str, self.conflicts))
+        certain = ", ".join(self._names_of(self.conflicts))
         if not self.unknown:
             return certain or "none"
-        unknown = ", ".join(map(str, self.unknown[:_SHOWN])) + ", ..." * (len(self.unknown) > _SHOWN)
+        unknown = ", ".join(self._names_of(self.unknown[:_SHOWN])) + ", ..." * (len(self.unknown) > _SHOWN)
         return f"{certain}; not known: {unknown}" if certain else f"not known: {unknown}"
+
+    def _names_of(self, objectives: tuple[int, ...]) -> list[str]:
+        return [str(k) if self.names is None else self.names[k] for k in objectives]
 
 
 def check_step(
@@ -145,6 +150,7 @@ def check_step(
     F: Surrogate = SUM,
     guarantee: Guarantee | None = None,
     rounding: Rounding = FLOAT64,
+    names: tuple[str, ...] | None = None,
 ) -> StepCertificate:
     """Certify one step.
 
@@ -155,6 +161,7 @@ def check_step(
         F: the surrogate function.
         guarantee: promises of the rule that made the weights; None to check none.
         rounding: of G, and of the gradients and weights.
+        names: the names of the objectives, to print them; None for numbers.
     """
     gamma, phi = cones.norm(G, witness), F.phi(len(weights))
     direction = _Direction.of(G, weights, gamma, rounding)
@@ -183,6 +190,7 @@ def check_step(
         F=F,
         results=tuple(results),
         promises=() if guarantee is None else _check_promises(guarantee, direction),
+        names=names,
     )
 
 
