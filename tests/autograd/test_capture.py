@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from support.backward import compare, slowly
 from torch import Tensor, nn
 
 import paretograd as pg
+from paretograd.autograd import call
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -66,6 +68,34 @@ def test_gradients_that_are_not_finite_leave_the_parameters_alone(device: str) -
         assert not step(torch.full_like(x, torch.nan), y).finite
         assert all(torch.equal(param, old) for param, old in zip(net.parameters(), before, strict=True))
         assert step(x, y).finite
+
+
+@pytest.mark.filterwarnings("ignore:the step cannot be captured")
+def test_a_step_reads_its_graph_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = Mock(wraps=call.Graph)
+    monkeypatch.setattr(call, "Graph", graph)
+    net = Tasks()
+    pg.capture(net.losses, pg.UPGrad(), net)(*batch())
+    assert graph.call_count == 1
+
+
+@pytest.mark.filterwarnings("ignore:the step cannot be captured")
+@pytest.mark.parametrize("optimizer", [True, False])
+def test_a_step_replaces_gradients(optimizer: bool) -> None:
+    """Without an optimizer, parameters that the losses do not reach keep theirs, as in `backward`."""
+    net = Tasks()
+    x, y = batch()
+    kept = torch.optim.SGD(net.parameters(), lr=0.0) if optimizer else None
+    step = pg.capture(lambda heads: dict(list(net.losses(x, y).items())[:heads]), pg.UPGrad(), net, optimizer=kept)
+    step(3)
+    lone = net.heads[2].weight.grad.clone()
+    step(2)
+    found = [param.grad for param in (*net.trunk.parameters(), *net.heads[:2].parameters())]
+    assert net.heads[2].weight.grad is None if optimizer else torch.equal(net.heads[2].weight.grad, lone)
+    net.zero_grad()
+    pg.backward(list(net.losses(x, y).values())[:2], pg.UPGrad(), net)
+    expected = [param.grad for param in (*net.trunk.parameters(), *net.heads[:2].parameters())]
+    assert all(torch.allclose(grad, want) for grad, want in zip(found, expected, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:the step cannot be captured")

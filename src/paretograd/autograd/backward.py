@@ -96,6 +96,12 @@ def backward(
         process_group=process_group,
         samples=settled(samples),
     )
+    return carry_out(call)
+
+
+@opaque
+def carry_out(call: Call) -> Step:
+    """Do the work of a call, on several processes if they share it."""
     several = handler()
     step = None if several is None else several.backward(call)
     return _alone(call) if step is None else step
@@ -116,7 +122,7 @@ def _alone(call: Call) -> Step:
             differentiation.way.release()
             differentiation.finish()
     with torch.no_grad():
-        accumulate(pairs)  # last, because nothing can fail from here on
+        accumulate(pairs, call.adds)  # last, because nothing can fail from here on
     return steps[0] if len(steps) == 1 else Step.of_groups(steps)
 
 
@@ -137,9 +143,12 @@ def _unknown_steps(plan: Plan) -> list[Step]:
     return [Step(unknown[0], unknown, plan.call.aggregator, names=plan.call.names) for _ in plan.groups]
 
 
-def accumulate(found: Sequence[tuple[Tensor, Tensor]]) -> None:
+def accumulate(found: Sequence[tuple[Tensor, Tensor]], adds: bool = True) -> None:
     """Add each gradient to its parameter's ``.grad``, or store it there in its own memory. Hooks are called."""
     found = [(param, _seen(param, grad)) for param, grad in found]
+    if not adds:
+        for param, _ in found:
+            param.grad = None
     taken: set[int] = set()
     for param, grad in found:
         shards = hasattr(grad, "placements")

@@ -39,6 +39,7 @@ class Call:
     Attributes:
         losses: m scalars, or a vector of m.
         names: the names of the losses, if they were given as a dictionary.
+        adds: add to ``.grad``; False replaces it.
     """
 
     losses: Any
@@ -57,6 +58,7 @@ class Call:
     parallel: Parallel = "auto"
     process_group: Any = None
     samples: int | Sequence[int] | None = None
+    adds: bool = True
 
     def checked_losses(self) -> Losses:
         """Validate all options and m scalars with a graph, and return these as a list or a vector."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
-from paretograd.autograd.backward import accumulate, backward, undisturbed
+from paretograd.autograd.backward import accumulate, carry_out, undisturbed
 from paretograd.autograd.call import Call, Params, Plan, check_rule, listed, named, plan_of, rule_of, settled
 from paretograd.autograd.entry import several_processes
 from paretograd.autograd.products import rounding
@@ -210,23 +210,16 @@ class CapturedStep:
 
     def _eagerly(self, args: Any, kwargs: Any) -> Step:
         """Take a step without a graph, as a user would write it."""
-        losses, call = self._losses_of(*args, **kwargs), self._call
-        values, _ = named(losses)
-        for param in self._params(values):
-            param.grad = None
-        step = backward(
-            losses, call.aggregator, call.params, shared=call.shared, specific=call.specific, nonfinite="propagate"
-        )
-        step.losses = torch.stack([loss.detach().double().reshape(()) for loss in values])
+        losses, names = named(self._losses_of(*args, **kwargs))
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()  # also what these losses do not reach, such as an expert that they do not use
+        step = carry_out(replace(self._call, losses=settled(losses), names=names, parallel="auto", adds=False))
+        step.losses = torch.stack([loss.detach().double().reshape(()) for loss in losses])
         if self._before_step is not None:
             self._before_step()
         if self._optimizer is not None and step.finite:
             self._optimizer.step()
         return step
-
-    def _params(self, losses: Any) -> list[Tensor]:
-        plan = plan_of(replace(self._call, losses=settled(losses)))
-        return [*plan.common, *plan.own]
 
     # ---- on the GPU --------------------------------------------------------------------------------------------------
 

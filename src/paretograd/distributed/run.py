@@ -77,7 +77,7 @@ def _step(work: Work, reason: str) -> Step:
         if not call.retain_graph:
             rows.release()
     with torch.no_grad():
-        accumulate(pairs)  # last, because nothing can fail from here on
+        accumulate(pairs, call.adds)  # last, because nothing can fail from here on
     return steps[0] if len(steps) == 1 else Step.of_groups(steps)
 
 
