@@ -99,6 +99,42 @@ def test_a_step_replaces_gradients(optimizer: bool) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the step cannot be captured")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=on_gpu)])
+def test_a_scaler_skips_steps_that_overflow(device: str) -> None:
+    """The recipe of the guide, against the same loop with `backward`."""
+    net, twin = Tasks().to(device), Tasks().to(device)
+    x, y = batch(device=device)
+    scaler, other = (torch.amp.GradScaler(device, init_scale=2.0**40) for _ in range(2))
+    optimizer, other_optimizer = (torch.optim.SGD(each.parameters(), lr=0.1) for each in (net, twin))
+
+    def scaled_losses(model: Tasks, scaler: torch.amp.GradScaler, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        with torch.autocast(device, dtype=torch.float16):
+            losses = model.losses(x, y)
+        return {name: scaler.scale(loss) for name, loss in losses.items()}
+
+    step = pg.capture(lambda x, y: scaled_losses(net, scaler, x, y), pg.UPGrad(), net)
+    skipped = 0
+    for _ in range(40):
+        before = [param.detach().clone() for param in net.parameters()]
+        result = step(x, y)
+        scaler.step(optimizer)
+        scaler.update()
+        moved = any(not torch.equal(param, old) for param, old in zip(net.parameters(), before, strict=True))
+        assert moved == result.finite
+        skipped += not moved
+        other_optimizer.zero_grad()
+        pg.backward(scaled_losses(twin, other, x, y), pg.UPGrad(), twin, nonfinite="propagate")
+        other.step(other_optimizer)
+        other.update()
+    assert 0 < skipped < 35
+    assert result.finite
+    assert scaler.get_scale() == other.get_scale() == 2.0 ** (40 - skipped)
+    # Both round to float16 in the same places; only the sums of rows differ, by float32 rounding.
+    for param, want in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(param, want, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:the step cannot be captured")
 def test_gradients_are_clipped_before_the_step() -> None:
     net = Tasks()
     step = pg.capture(
