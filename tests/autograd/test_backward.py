@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import paretograd as pg
 from paretograd.autograd import products as products_module
+from paretograd.autograd.step import Step
 
 RULES = {"upgrad": pg.UPGrad, "mgda": pg.MGDA}
 
@@ -261,3 +262,27 @@ def test_metrics_are_flat() -> None:
     assert norms == pytest.approx(step.gramian.diagonal().sqrt().tolist(), rel=1e-12)
     assert metrics["train/gamma"] == pytest.approx(step.gamma, rel=1e-9)
     assert repr(step).startswith("Step(weights=[")
+
+
+@pytest.mark.parametrize("residual", [None, 1e-9, 2e-9, math.inf, math.nan])
+def test_a_step_says_whether_its_weights_may_be_trusted(residual: float | None) -> None:
+    G = torch.eye(2, dtype=torch.float64)
+    step = Step(pg.MGDA().weights(G), G, pg.MGDA(), names=("seg", "depth"))
+    grouped = Step.of_groups([Step(pg.MGDA().weights(G), G, pg.MGDA()) for _ in range(2)])
+    step.residual = grouped.residual = None if residual is None else torch.tensor(residual)
+    trusted = residual in (None, 1e-9)
+    for part in (step, grouped, *grouped.groups):
+        assert part.trusted is trusted
+        assert ("trusted=False" in repr(part)) is not trusted
+        found = [value for key, value in part.metrics().items() if key.endswith("/trusted")]
+        assert found == ([] if residual is None else [float(trusted)] * max(1, len(part.groups)))
+    assert step.certificate.non_conflicting
+
+
+@pytest.mark.parametrize("residual", [None, 0.0])
+def test_a_step_that_is_not_finite_is_not_trusted(residual: float | None) -> None:
+    unknown = torch.full((2, 2), torch.nan, dtype=torch.float64)
+    step = Step(unknown[0], unknown, pg.MGDA())
+    step.residual = None if residual is None else torch.tensor(residual)
+    assert not step.trusted
+    assert residual is None or math.isnan(step.metrics()["mo/trusted"])

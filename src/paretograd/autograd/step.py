@@ -14,6 +14,7 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.certificates.step import StepCertificate
 from paretograd.certification import certificate_of
+from paretograd.device.weights import TRUSTED
 from paretograd.errors import ParameterError
 from paretograd.geometry.cones import Rounding
 from paretograd.geometry.gramian import as_array
@@ -63,7 +64,6 @@ class Step:
         how: the way in which the gradients were computed, for which share of the parameters, and why; None if they are
             not finite.
         losses: values of the losses, shape ``(m,)``, for a step of `capture`; else None.
-        residual: residual of the solver on the GPU that computed the weights; None if the host did.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Step:
         self.weights, self.gramian, self.groups = weights, gramian, tuple(groups)
         self.names, self.how = names, how
         self.losses: Tensor | None = None
-        self.residual: Tensor | None = None
+        self._residual: Tensor | None = None
         self._aggregator, self._eps = aggregator, eps
 
     @classmethod
@@ -95,6 +95,26 @@ class Step:
     def finite(self) -> bool:
         """True if all gradients were finite. Otherwise there are no weights, and ``.grad`` is not finite."""
         return bool(np.isfinite(as_array(self.weights)).all() and np.isfinite(as_array(self.gramian)).all())
+
+    @property
+    def residual(self) -> Tensor | None:
+        """Residual of the solver on the GPU that computed the weights, the largest of any group; None for the host."""
+        return self._residual
+
+    @residual.setter
+    def residual(self, residual: Tensor | None) -> None:
+        self._residual = residual
+        for step in self.groups:
+            step.residual = residual
+
+    @cached_property
+    def trusted(self) -> bool:
+        """True if the weights are as accurate as the host's solvers compute them.
+
+        False if a gradient is not finite, or if the residual of the solver on the GPU exceeds 1e-9 or is NaN. The step
+        was taken all the same, and its certificate checks the weights that it took.
+        """
+        return self.finite and (self.residual is None or float(self.residual) <= TRUSTED)
 
     @cached_property
     def gamma(self) -> float:
@@ -122,7 +142,8 @@ class Step:
     def metrics(self, prefix: str = "mo/") -> dict[str, float]:
         """Return a flat dict of floats, for any tracker. If the step is not finite, it has the same keys with NaN.
 
-        Objectives appear by name if the losses were given as a dictionary, and by number otherwise.
+        Objectives appear by name if the losses were given as a dictionary, and by number otherwise. If a solver on the
+        GPU computed the weights, ``trusted`` is 1 or 0.
         """
         if self.groups:
             parts = [step.metrics(f"{prefix}group/{number}/") for number, step in enumerate(self.groups)]
@@ -138,6 +159,8 @@ class Step:
                 "unknown": float(len(self.certificate.unknown)),
                 "alignment": self.certificate.alignment,
             }
+        if self.residual is not None:
+            found["trusted"] = float(self.trusted) if self.finite else math.nan
         names = self.names or range(len(weights))
         found |= {f"weight/{name}": float(w) for name, w in zip(names, weights, strict=True)}
         found |= {f"gradient_norm/{name}": float(g) for name, g in zip(names, norms, strict=True)}
@@ -147,4 +170,5 @@ class Step:
         if self.groups:
             return f"Step(groups={list(self.groups)})"
         shown = ", ".join(f"{w:.4g}" for w in self.weights.tolist()[:8])
-        return f"Step(weights=[{shown}{', ...' if len(self.weights) > 8 else ''}])"
+        mark = "" if self.residual is None or self.trusted else ", trusted=False"
+        return f"Step(weights=[{shown}{', ...' if len(self.weights) > 8 else ''}]{mark})"
