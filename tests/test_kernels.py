@@ -147,10 +147,10 @@ def test_rows_that_lie_in_many_tensors(dtype: torch.dtype, rows: int) -> None:
         triton_kernels.pairs_of_lists[(2,)](table, items, len(items), parts, kind, rows, 128, double, False)
     else:
         parts = torch.empty(2, 16, 16, dtype=torch.float64)
-        triton_kernels.product_of_lists[(2,)](table, items, len(items), parts, kind, rows, 16, 32, double)
-    bound = 1e-12 if double else 1e-5
-    _close(parts.sum(dim=0)[:rows, :rows], J @ J.T, bound)
+        triton_kernels.product_of_lists[(2,)](table, items, len(items), parts, kind, rows, 16, 32, 32, double)
+    # Rules allow for entries that are off by the rounding of float32.
+    _close(parts.sum(dim=0)[:rows, :rows], J @ J.T, 1e-12 if double else torch.finfo(torch.float32).eps)
     w, outputs = torch.randn(rows, dtype=dtype, generator=draw), [torch.empty_like(each[0]) for each in lists]
     table = row_lists._addresses([[output, *each] for output, each in zip(outputs, lists, strict=True)])
     triton_kernels.weighted_lists[(2,)](table, items, len(items), w, kind, kind, rows, 1024, double, False)
-    _close(torch.cat(outputs), (w.double() @ J).to(dtype), bound)
+    _close(torch.cat(outputs), (w.double() @ J).to(dtype), 1e-12 if double else 1e-6)

@@ -210,7 +210,7 @@ def _gramian_by_kernel(lists: Lists, exact: bool) -> Tensor:
         rows = 1 << (count - 1).bit_length()
         parts = torch.empty(programs, rows, rows, dtype=torch.float64, device=device)
         found.product_of_lists[(programs,)](
-            table, items, len(items), parts, _kind(first), count, rows, 32, double, num_warps=4
+            table, items, len(items), parts, _kind(first), count, rows, 32, 32, double, num_warps=4
         )
         return parts.sum(dim=0)[:count, :count]
 

@@ -137,6 +137,7 @@ def product_of_lists(
     m,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    INNER: tl.constexpr,
     DOUBLE: tl.constexpr,
 ):
     # As `product`, over items.
@@ -157,13 +158,14 @@ def product_of_lists(
                 x = tl.load(pointer[:, None] + at[None, :], mask=mask, other=0.0).to(tl.float64)
                 total += tl.sum(x[:, None, :] * x[None, :, :], axis=2)
         else:
-            block = tl.zeros((ROWS, ROWS), dtype=tl.float32)
-            for start in range(first, end, BLOCK):
-                at = start + column
-                mask = (row[:, None] < m) & (at[None, :] < end)
-                x = tl.load(pointer[:, None] + at[None, :], mask=mask, other=0.0).to(tl.float32)
-                block = tl.dot(x, tl.trans(x), block, input_precision="tf32x3")
-            total += block.to(tl.float64)
+            for chunk in range(first, end, BLOCK * INNER):
+                block = tl.zeros((ROWS, ROWS), dtype=tl.float32)
+                for start in range(chunk, tl.minimum(chunk + BLOCK * INNER, end), BLOCK):
+                    at = start + column
+                    mask = (row[:, None] < m) & (at[None, :] < end)
+                    x = tl.load(pointer[:, None] + at[None, :], mask=mask, other=0.0).to(tl.float32)
+                    block = tl.dot(x, tl.trans(x), block, input_precision="tf32x3")
+                total += block.to(tl.float64)
     place = program * ROWS * ROWS + row[:, None] * ROWS + row[None, :]
     tl.store(parts + place, total)
 
