@@ -167,7 +167,7 @@ def chunks(parts: Sequence[Segment], params: Sequence[Tensor], copies: Mapping[i
 
 
 def _saved(parts: Sequence[Segment]) -> list[int]:
-    """Return the bytes of the activations that each segment saved. Frozen parameters are saved, too, but not counted."""
+    """Return the bytes of the activations that each segment saved. Parameters that were saved do not count."""
     seen: set[int] = set()
     found = []
     for part in parts:
