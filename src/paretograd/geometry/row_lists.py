@@ -91,8 +91,7 @@ def _blocks(lists: Lists, kind: torch.dtype) -> Iterator[Tensor]:
             if buffer is None:
                 buffer = torch.empty(len(parts), length, dtype=kind, device=parts[0].device)
             block = buffer[:, : len(parts[0])]
-            for place, part in zip(block, parts, strict=True):
-                place.copy_(part)
+            torch.stack(parts, out=block)
             yield block
 
 
@@ -109,14 +108,26 @@ def combine_lists(weights: Tensor, lists: Lists, outputs: Sequence[Tensor]) -> N
         _combine_by_kernel(weights, lists, outputs)
         return
     kind = accumulator(_real(first).dtype)
-    factors = weights.to(kind)
-    numbers = weights.tolist() if first.is_cpu else None
-    for tensors, result in zip(lists, outputs, strict=True):
-        rows, output = [flat(row) for row in tensors], flat(result)
-        if numbers is not None:
-            _combine_in_blocks(numbers, rows, output, kind)
-        else:
-            output.copy_(factors.to(first.device) @ torch.stack(list(rows)).to(kind))
+    rows, results = [[flat(row) for row in tensors] for tensors in lists], [flat(output) for output in outputs]
+    if not first.is_cpu:
+        factors = weights.to(device=first.device, dtype=kind)
+        for each, output in zip(rows, results, strict=True):
+            output.copy_(factors @ torch.stack(each).to(kind))
+        return
+    numbers = weights.tolist()
+    short = [k for k, output in enumerate(results) if len(output) <= 2 * _BLOCK and output.dtype is first.dtype is kind]
+    if short:
+        _combine_short(numbers, [rows[k] for k in short], [results[k] for k in short])
+    for k in sorted(set(range(len(rows))) - set(short)):
+        _combine_in_blocks(numbers, rows[k], results[k], kind)
+
+
+def _combine_short(weights: list[float], lists: Lists, outputs: list[Tensor]) -> None:
+    """Combine rows on the CPU that fit in the cache, those of all parameters in one call for each objective."""
+    totals = torch._foreach_mul([rows[0] for rows in lists], weights[0])
+    for k, weight in enumerate(weights[1:], 1):
+        torch._foreach_add_(totals, [rows[k] for rows in lists], alpha=weight)
+    torch._foreach_copy_(outputs, list(totals))
 
 
 def _combine_in_blocks(weights: list[float], rows: Sequence[Tensor], output: Tensor, kind: torch.dtype) -> None:
