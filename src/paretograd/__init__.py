@@ -36,6 +36,7 @@ from paretograd.autograd.choice import engine_report
 from paretograd.autograd.gramian import gramian, jacobian
 from paretograd.autograd.layers.layer import Layer, Part, register_layer
 from paretograd.autograd.step import How, Step
+from paretograd.certificates.metric import METRIC_RESULTS, MetricResult
 from paretograd.certificates.run import RunCertificate, RunCheck
 from paretograd.certificates.step import Promise, StepCertificate, Verdict
 from paretograd.certification import certify
@@ -69,6 +70,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "IMTLG",
+    "METRIC_RESULTS",
     "MGDA",
     "PIVRG",
     "RESULTS",
@@ -100,6 +102,7 @@ __all__ = [
     "InputError",
     "Layer",
     "Mean",
+    "MetricResult",
     "MissingExtraError",
     "Mixed",
     "NashMTL",

@@ -173,6 +173,13 @@ class TestCommands:
         assert all(label in words for entry in found.covered for label in entry.labels)
         assert all(rule.guarantee.note in words for rule in found.uncovered)
 
+    def test_theorems_in_a_metric(self, run):
+        result = run("theorems", "--metric")
+        assert result.exit_code == 0, result.output
+        assert result.stdout.count("NOT:") == 1 + sum(not entry.proved for entry in pg.METRIC_RESULTS.values())
+        assert "A metric that moves" in result.stdout
+        assert run("theorems", "--metric", "--plot", "out.svg").exit_code == 2
+
     def test_theorems_draws_its_picture(self, run, tmp_path):
         result = run("theorems", "--plot", "out.svg")
         assert result.stdout.endswith("The picture is in out.svg\n")

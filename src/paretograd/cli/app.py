@@ -102,9 +102,17 @@ def theorems(
         Path | None,
         typer.Option(metavar="OUT.svg", help="Draw how the theorems follow from each other to this png, pdf or svg."),
     ] = None,
+    metric: Annotated[
+        bool, typer.Option("--metric", help="Show what holds for preconditioned updates and for momentum instead.")
+    ] = False,
 ) -> None:
     """Which theorem covers which rule, and which rules does none cover?"""
     with _errors_in_words():
+        if metric and plot is not None:
+            raise InputError("--plot draws the theorems without a metric; leave out --metric or --plot")
+        if metric:
+            _console().print(tables.metric_table())
+            return
         if plot is not None:
             from paretograd.reports import figures, flowchart
 

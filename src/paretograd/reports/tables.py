@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paretograd.aggregators.base import Aggregator
+from paretograd.certificates.metric import METRIC_RESULTS
 from paretograd.reports import paper_table, words
 from paretograd.reports.compare import Comparison
 from paretograd.reports.coverage import REMARKS, Coverage
@@ -94,6 +95,26 @@ def coverage_tables(found: Coverage) -> Group:
         "Next: paretograd explain NAME",
     ]
     return Group(*_spaced([covered, uncovered, *(Text(note) for note in notes)]))
+
+
+def metric_table() -> Group:
+    """What is proved about updates in a metric, and what a counter-example refutes."""
+    table = _table(("statement", "left"), ("if", "left"), ("then", "left"), ("because", "left"))
+    for result in METRIC_RESULTS.values():
+        table.add_row(
+            Text(result.name, style="bold"),
+            Text("; ".join(result.hypotheses)),
+            Text(
+                result.conclusion if result.proved else f"NOT: {result.conclusion}",
+                style="" if result.proved else "red",
+            ),
+            Text(result.reason),
+        )
+    note = (
+        "A step from w is w - eta u, with u = P d for a combination d of the gradients; |d|_P^2 = d' P d, and |u|^2 = "
+        "u' P^-1 u. NOT: the counter-example refutes it."
+    )
+    return Group(table, Text(""), Text(note))
 
 
 def comparison_report(comparison: Comparison) -> Group:
