@@ -36,6 +36,7 @@ from paretograd.autograd.choice import engine_report
 from paretograd.autograd.gramian import gramian, jacobian
 from paretograd.autograd.layers.layer import Layer, Part, register_layer
 from paretograd.autograd.step import How, Step
+from paretograd.certificates.batches import ExpectedLosses
 from paretograd.certificates.metric import METRIC_RESULTS, MetricResult
 from paretograd.certificates.run import RunCertificate, RunCheck
 from paretograd.certificates.step import Promise, StepCertificate, Verdict
@@ -91,6 +92,7 @@ __all__ = [
     "DualProj",
     "EntropicMGDA",
     "Evidence",
+    "ExpectedLosses",
     "FairGrad",
     "GramianAggregator",
     "GreedyDCP",

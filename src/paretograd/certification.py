@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -10,11 +11,13 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
+from paretograd.certificates.batches import FEWEST, expected_losses
 from paretograd.certificates.step import StepCertificate, check_step
+from paretograd.checks import as_number
 from paretograd.errors import ParameterError, ShapeError
 from paretograd.geometry.cones import Rounding
 from paretograd.geometry.gramian import Array, as_array, check_floating
-from paretograd.geometry.unit_gramian import check_gramian, unit_gramian
+from paretograd.geometry.unit_gramian import check_finite, check_gramian, unit_gramian
 from paretograd.guarantees import SUM, Guarantee, Surrogate
 from paretograd.solvers.min_norm import stationarity_weights
 
@@ -27,11 +30,16 @@ def certify(
     F: Literal["sum", "mean"] | Tensor | None = None,
     dtype: torch.dtype | None = None,
     names: Sequence[str] | None = None,
+    level: float = 0.95,
 ) -> StepCertificate:
     """Check what the theory guarantees for the direction ``d = J.T @ weights``.
 
+    A certificate is about the gradients that were used, those of a batch. From the gradients of at least four
+    micro-batches, it also estimates the slopes of the *expected* losses along d, and their gamma, with intervals.
+
     Args:
-        gramian: ``J @ J.T``, shape ``(m, m)``.
+        gramian: ``J @ J.T``, shape ``(m, m)``; for K micro-batches of equal size, the inner products of all their
+            gradients, shape ``(K, m, K, m)``. J is then the mean over the micro-batches.
         weights: shape ``(m,)``, from any rule or library.
         rule: the rule that computed the weights. If given, the certificate also says whether the rule's own guarantee
             holds.
@@ -41,14 +49,27 @@ def certify(
             `gramian` computes in float64 from float32 rows. The certificate then claims nothing that their rounding
             could hide.
         names: the names of the objectives, which the table then shows instead of their numbers.
+        level: probability with which each interval covers its number; for micro-batches only.
 
     Returns:
-        a certificate, which prints as a short table.
+        a certificate, which prints as a short table. For micro-batches, it has ``expected``.
     """
-    check_gramian(gramian)
-    if gramian.ndim != 2:
-        raise ShapeError(f"certify takes one Gramian, shape (m, m); got {tuple(gramian.shape)}. Loop over the batch")
-    m = gramian.shape[0]
+    check_floating(gramian, "a Gramian")
+    of_parts = gramian.ndim == 4 and gramian.shape[:2] == gramian.shape[2:]
+    parts = gramian.flatten(0, 1).flatten(1) if of_parts else gramian
+    check_gramian(parts)
+    if parts.ndim != 2:
+        raise ShapeError(
+            f"certify takes one Gramian, shape (m, m), or that of K micro-batches, shape (K, m, K, m); got "
+            f"{tuple(gramian.shape)}. Loop over the batch"
+        )
+    m = gramian.shape[1]
+    if of_parts and len(gramian) < FEWEST:
+        raise ShapeError(
+            f"intervals need at least {FEWEST} micro-batches; got K = {len(gramian)}. Split the batch into more parts"
+        )
+    if not 0.0 < as_number(level, "level") < 1.0:
+        raise ParameterError(f"level={level!r} must be a probability above 0 and below 1, such as 0.95")
     check_floating(weights, "weights")
     if tuple(weights.shape) != (m,):
         raise ShapeError(f"weights must have shape ({m},), one number per objective; got {tuple(weights.shape)}")
@@ -56,13 +77,21 @@ def certify(
         raise ParameterError(f"rule={rule!r}: give the aggregator that computed the weights; pass F by keyword, F=...")
     guarantee = None if rule is None else rule.guarantee
     eps = torch.finfo(gramian.dtype).eps
-    G, w = as_array(gramian), as_array(weights)
-    unit_gramian(G, max(eps, torch.finfo(weights.dtype).eps))  # raises if G is not a Gramian
+    H, w = as_array(parts), as_array(weights)
+    with np.errstate(invalid="ignore"):
+        G = H.reshape(gramian.shape).mean(axis=(0, 2)) if of_parts else H
+    check_finite(G)  # names the objectives
+    unit_gramian(H, max(eps, torch.finfo(weights.dtype).eps))  # raises if H is not a Gramian
     if not np.isfinite(w).all():
         raise ParameterError("weights holds NaN or infinity; there is no direction to certify")
     rounded = [torch.finfo(kind).eps for kind in (weights.dtype, dtype) if kind not in (None, torch.float64)]
     rounding = Rounding(eps, max(rounded, default=0.0))
-    return certificate_of(G, w, guarantee, rounding, _surrogate(F, m), _checked_names(names, m))
+    found = certificate_of(G, w, guarantee, rounding, _surrogate(F, m), _checked_names(names, m))
+    if not of_parts:
+        return found
+    with np.errstate(over="ignore", invalid="ignore"):  # as below
+        expected = expected_losses(H.reshape(gramian.shape), w, stationarity_weights(G, eps), level, rounding)
+    return replace(found, expected=expected)
 
 
 def certificate_of(

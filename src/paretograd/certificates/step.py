@@ -13,6 +13,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
+from paretograd.certificates.batches import ExpectedLosses
 from paretograd.geometry import cones
 from paretograd.geometry.cones import FLOAT64, Rounding
 from paretograd.geometry.gramian import Array
@@ -73,6 +74,7 @@ class StepCertificate:
         results: labels of the paper's results whose hypotheses on d certainly hold at this step.
         promises: the rule's promises, and whether they hold here; empty if no rule was given.
         names: the names of the objectives, which the printed form uses; None for numbers.
+        expected: intervals for the expected losses, if the Gramian was that of several micro-batches; else None.
     """
 
     gamma: float
@@ -90,6 +92,7 @@ class StepCertificate:
     results: tuple[str, ...]
     promises: tuple[Promise, ...] = ()
     names: tuple[str, ...] | None = None
+    expected: ExpectedLosses | None = None
 
     @property
     def non_conflicting(self) -> bool:
@@ -110,7 +113,7 @@ class StepCertificate:
             ("gamma (stationarity)", f"{self.gamma:.6g}   [{self.gamma_bracket[0]:.6g}, {self.gamma_bracket[1]:.6g}]"),
             ("|d|", self._shown_norm()),
             ("slopes <d, g_k>", self._shown_slopes()),
-            ("conflicts", self._shown_conflicts()),
+            ("conflicts", self._shown_conflicts(self.conflicts, self.unknown)),
             ("in the cone", "yes" if self.in_cone else "no"),
             ("in the convex hull", "yes" if self.in_hull else "no"),
             ("(A): <d, grad F> / |d|^2", f"{alignment}   for F = {self.F.text(self.names)}"),
@@ -120,6 +123,7 @@ class StepCertificate:
         for verdict in Verdict:
             texts = [promise.text for promise in self.promises if promise.verdict is verdict]
             rows += [(f"promise {verdict.value}", ", ".join(texts))] if texts else []
+        rows += [] if self.expected is None else self._shown_expected(self.expected)
         return "\n".join(f"{name:<26}{value}" for name, value in rows)
 
     def _shown_norm(self) -> str:
@@ -132,12 +136,23 @@ class StepCertificate:
             shown = [f"{name}: {slope}" for name, slope in zip(self.names, shown, strict=False)]
         return ", ".join(shown + ["..."] * (len(self.slopes) > _SHOWN))
 
-    def _shown_conflicts(self) -> str:
-        certain = ", ".join(self._names_of(self.conflicts))
-        if not self.unknown:
+    def _shown_conflicts(self, conflicts: tuple[int, ...], unknown: tuple[int, ...]) -> str:
+        certain = ", ".join(self._names_of(conflicts))
+        if not unknown:
             return certain or "none"
-        unknown = ", ".join(self._names_of(self.unknown[:_SHOWN])) + ", ..." * (len(self.unknown) > _SHOWN)
-        return f"{certain}; not known: {unknown}" if certain else f"not known: {unknown}"
+        open_ = ", ".join(self._names_of(unknown[:_SHOWN])) + ", ..." * (len(unknown) > _SHOWN)
+        return f"{certain}; not known: {open_}" if certain else f"not known: {open_}"
+
+    def _shown_expected(self, expected: ExpectedLosses) -> list[tuple[str, str]]:
+        ends = [f"[{low:.4g}, {high:.4g}]" for low, high in expected.slope_intervals[:_SHOWN]]
+        if self.names is not None:
+            ends = [f"{name}: {end}" for name, end in zip(self.names, ends, strict=False)]
+        return [
+            ("of the expected losses", f"{expected.level:.3g} intervals from {expected.batches} micro-batches"),
+            ("  gamma", "[{:.4g}, {:.4g}]".format(*expected.gamma_interval)),
+            ("  slopes <d, E g_k>", ", ".join(ends + ["..."] * (len(expected.slopes) > _SHOWN))),
+            ("  conflicts", self._shown_conflicts(expected.conflicts, expected.unknown)),
+        ]
 
     def _names_of(self, objectives: tuple[int, ...]) -> list[str]:
         return [str(k) if self.names is None else self.names[k] for k in objectives]
