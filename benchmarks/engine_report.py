@@ -109,6 +109,10 @@ def is_floor(label: str) -> bool:
     return label == FLOOR
 
 
+def is_plain(label: str) -> bool:
+    return label == PLAIN
+
+
 def is_loop(label: str) -> bool:
     return label == LOOP
 
@@ -129,9 +133,10 @@ def _captured(precision: str, each: float, mean: float) -> list[Target]:
     ]
 
 
-def _no_worse(key: str, limit: float, what: str) -> Target:
-    words = f"MLP, {what} of `auto` over TorchJD's least, as with the first engine:"
-    return Target(AUTO, is_peer, key, limit, words, ("float32",), only="MLP")
+def _no_worse(key: str, limit: float, what: str, rivals: Callable[[str], bool] = is_peer) -> Target:
+    other = "TorchJD's least" if rivals is is_peer else "the plain sum"
+    words = f"MLP, {what} of `auto` over {other}, as with the first engine:"
+    return Target(AUTO, rivals, key, limit, words, ("float32",), only="MLP")
 
 
 _EAGER = [
@@ -139,13 +144,14 @@ _EAGER = [
     Target(AUTO, is_rival, "extra_mib", 1.05, "`auto`, memory over the least of the loop and TorchJD:"),
 ]
 
-#: Of each device. The ratios of the MLP on the CPU are those that the first version of the engine reached.
+#: Of each device. The ratios of the MLP on the CPU are those that the first version of the engine reached, with 1% for
+#: the repeatability of memory. Its time is compared with the plain sum: TorchJD's varies by a third between runs.
 TARGETS = {
     "cpu": [
         *_EAGER,
-        _no_worse("median_ms", 0.22, "time"),
-        _no_worse("extra_mib", 0.21, "memory"),
-        _no_worse("untuned_mib", 0.31, "memory under glibc's defaults"),
+        _no_worse("median_ms", 3.06, "time", is_plain),
+        _no_worse("extra_mib", 0.216, "memory"),
+        _no_worse("untuned_mib", 0.315, "memory under glibc's defaults"),
     ],
     "cuda": [
         Target(CAPTURED, is_floor, "median_ms", 1.12, "captured step in bfloat16, time over the floor:", ("bfloat16",)),
