@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from support.backward import compare, slowly
@@ -166,3 +168,27 @@ def test_wrong_micro_batches() -> None:
             acc.step(pg.UPGrad())
         assert caught.value.objectives == [2]
     assert all(param.grad is None for param in net.parameters())
+
+
+@pytest.mark.parametrize("engine", ["auto", "batched", "gramian"])
+def test_an_activation_may_keep_its_gradient(engine: str) -> None:
+    """Batched passes cannot provide it. One step finds out, warns and is right; the later ones take plain passes."""
+    torch.manual_seed(0)
+    trunk = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
+    heads = [nn.Linear(64, 2) for _ in range(3)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(10):
+            trunk.zero_grad()
+            features = trunk(torch.randn(8, 64))
+            features.retain_grad()
+            losses = [head(features).square().mean() for head in heads]
+            rows = [torch.autograd.grad(loss, list(trunk.parameters()), retain_graph=True) for loss in losses]
+            features.grad = None
+            step = pg.backward(losses, pg.UPGrad(), engine=engine)
+            for param, *grads in zip(trunk.parameters(), *rows, strict=True):
+                wanted = sum(w.float() * grad for w, grad in zip(step.weights, grads, strict=True))
+                torch.testing.assert_close(param.grad, wanted)
+    assert any("retain_grad" in str(one.message) for one in caught)
+    assert features.grad is not None
+    assert float(features.grad.norm()) > 0

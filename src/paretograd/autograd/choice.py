@@ -47,6 +47,9 @@ _FREE_SHARE = 0.5
 #: Most kinds of graphs that are remembered.
 _KINDS = 64
 
+#: What torch says if a tensor of a batched pass was kept beyond it and is used again.
+_ESCAPED = "escaped from inside a function being vmapped"
+
 #: The ways other than plain passes. Of ways that are equally quick, the simplest is kept: plain passes, then that
 #: without rows.
 _WAYS = ("gramian", "batched")
@@ -194,38 +197,60 @@ class Differentiation:
             refusal = "saved tensors are packed by hooks, as a checkpoint does"
         if refusal is not None:
             return self._fall_back(name, refusal)
-        groups, own = [list(group) for group in plan.groups], list(plan.own)
+        if not known:
+            return self._check(kind, name, reason)
         try:
             way = kind.differentiate(name, plan, retain=name not in kind.taken)
         except NotFiniteError as error:
             if error.final:
                 raise
             return PlainRows(plan), How("jacobian", 1.0, "a gradient is not finite; plain passes tell which")
-        except RuntimeError as error:  # no batching rule for some operation, or no memory for it
+        except RuntimeError as error:  # no memory for it
             if name in kind.taken:  # it worked before, and the graph may be freed
                 raise
-            plan.groups, plan.own = groups, own
-            plain = PlainRows(plan)
-            kind.refused[name] = str(error).strip().splitlines()[0][:120] if str(error).strip() else repr(error)
-            self._timed = ""
-            return plain, self._fall_back_how(name, kind.refused[name])
-        share = way.share if isinstance(way, LayersWay) else 1.0
-        if plan.call.engine == "auto" and share < _SERVED:
-            kind.refused[name] = f"only {share:.0%} of the parameters have a rule for their layer"
-            self._timed = ""
-            return PlainRows(plan), How("jacobian", 1.0, kind.refused[name])
-        if known:
-            kind.taken.add(name)
-            return way, How(name, share, reason)
+            self._refuse(kind, name, error)
+            return self._fall_back(name, kind.refused[name])
+        kind.taken.add(name)
+        return way, How(name, _share(way), reason)
+
+    def _check(self, kind: _Kind, name: str, reason: str) -> tuple[Way, How]:
+        """Take a way for the first time, after plain passes, which are kept if it fails or differs from them."""
+        plan = self._plan
         self._timed = ""  # a step with a check says nothing about time
         plain = PlainRows(plan, retain=True)
-        difference = _difference(way, plain)
-        if difference is None:
-            kind.checked.add(name)
+        groups, own = [list(group) for group in plan.groups], list(plan.own)
+        try:
             way = kind.differentiate(name, plan, retain=True)
-            return way, How(name, share, f"{reason}; checked against plain passes in this step")
-        kind.refused[name] = difference
-        return plain, self._fall_back_how(name, difference)
+            share = _share(way)
+            if plan.call.engine == "auto" and share < _SERVED:
+                kind.refused[name] = f"only {share:.0%} of the parameters have a rule for their layer"
+                return plain, How("jacobian", 1.0, kind.refused[name])
+            difference = _difference(way, plain)
+            if difference is None:
+                way = kind.differentiate(name, plan, retain=True)  # the first one is used up
+                kind.checked.add(name)
+                return way, How(name, share, f"{reason}; checked against plain passes in this step")
+            kind.refused[name] = difference
+        except NotFiniteError:
+            return plain, How("jacobian", 1.0, f"'{name}' overflows where plain passes do not")
+        except RuntimeError as error:  # no batching rule for some operation, or no memory for it
+            plan.groups, plan.own = groups, own
+            self._refuse(kind, name, error)
+        return plain, self._fall_back_how(name, kind.refused[name])
+
+    def _refuse(self, kind: _Kind, name: str, error: RuntimeError) -> None:
+        self._timed = ""
+        text = str(error).strip()
+        kind.refused[name] = text.splitlines()[0][:120] if text else repr(error)
+        if _ESCAPED in text:
+            reason = "an activation keeps its gradient, which retain_grad() asks for"
+            kind.refused |= dict.fromkeys(_WAYS, reason)
+            warnings.warn(
+                f"{reason}: batched passes cannot provide it, and it cannot be used in this step. From now on, one "
+                "plain pass is taken for each loss. Pass engine='jacobian' from the start",
+                UserWarning,
+                stacklevel=callers_level(),
+            )
 
     def _is_packed(self, known: bool) -> bool:
         """Return True if saved tensors are packed. For a known kind of graph, look at some of them only."""
@@ -250,6 +275,10 @@ class Differentiation:
         if self._timed and self._kind is not None:
             seconds = _now(self._plan.device) - self._started
             self._kind.times.setdefault(self._timed, []).append(seconds)
+
+
+def _share(way: Way) -> float:
+    return way.share if isinstance(way, LayersWay) else 1.0
 
 
 def _why(kind: _Kind) -> str:
