@@ -83,6 +83,29 @@ def test_segments_change_nothing(options: dict[str, float], monkeypatch: pytest.
         torch.testing.assert_close(found, wanted, rtol=1e-14, atol=1e-300)
 
 
+def test_activations_see_each_pass_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hooks are called once for each loss, and `retain_grad` leaves the sum of the gradients, wherever the cuts are."""
+    monkeypatch.setattr(ways, "SMALL", 0)
+    model, inputs = residual()
+    calls, kept = [0] * 8, []
+    x = inputs
+    for number, block in enumerate(model.blocks):
+        x = x + block(x)
+        x.retain_grad()
+        x.register_hook(lambda grad, number=number: calls.__setitem__(number, calls[number] + 1))
+        kept.append(x)
+    losses = [10.0**k * head(x).square().mean() for k, head in enumerate(model.heads)]
+    rows = [torch.autograd.grad(loss, kept, retain_graph=True) for loss in losses]
+    wanted = [sum(found) for found in zip(*rows, strict=True)]
+    for each in kept:
+        each.grad = None
+    calls[:] = [0] * 8
+    pg.backward(losses, pg.UPGrad(), engine="jacobian")
+    assert calls == [3] * 8
+    for each, grad in zip(kept, wanted, strict=True):
+        torch.testing.assert_close(each.grad, grad, rtol=1e-12, atol=1e-14)
+
+
 def test_activations_of_a_segment_are_freed_before_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the last block is differentiated, what the first passes needed is gone."""
     monkeypatch.setattr(ways, "SMALL", 0)

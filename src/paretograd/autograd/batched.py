@@ -108,11 +108,11 @@ class BatchedRows(RowsWay):
                     if rows is not None:
                         self.rows.give_all(param, rows, first)
                 if part.ends:
-                    if found[-2] is None:
+                    if found[-1] is None:
                         raise RuntimeError("no gradient reaches the end of a segment")
-                    seeds.append(found[-2])
+                    seeds.append(found[-1])
             if part.ends:
-                source = Source([part.ends[0]], [torch.cat(seeds)], below=True)
+                source = Source(list(part.starts), [torch.cat(seeds)] * len(part.starts), below=True)
 
     def _parts(self) -> list[tuple[Segment, int]]:
         """Return the segments of the graph, those that take the same number of rows joined, with this number."""

@@ -17,7 +17,8 @@ from torch.autograd.graph import GradientEdge, Node
 
 from paretograd.autograd.graph import LEAF, PASSING, Graph, saved_tensors
 
-#: Operations at whose output a graph is cut. They save no tensors, so that a pass that ends there can run them.
+#: Operations at whose output a graph is cut. They pass their gradient on to what they add, and are therefore left out:
+#: a segment ends above such an operation, and the next one starts below it. So hooks of users are called once.
 _CUT = "AddBackward0"
 
 #: Parts of the graph with at most this many operations count as the way to a parameter, and not as a branch.
@@ -40,28 +41,25 @@ class Segment(NamedTuple):
     Attributes:
         nodes: its operations, without those that only pass a parameter on.
         leaves: the leaves that it reaches, by ``id``.
-        end: the output of the graph below at which it ends, None for the last one.
-        below: an output that the operation at the end uses. A pass that is asked for it, too, runs this operation, and
-            therefore returns the gradient at the end as it was before a user's hook changes it. The next segment starts
-            with this operation again, so that the hook's answer counts once.
+        end: the output of an addition below at which it ends; None for the last one.
+        starts: the terms of this addition, at which the next segment starts with the gradient of the end.
     """
 
     nodes: list[Node]
     leaves: set[int]
     end: GradientEdge | None = None
-    below: GradientEdge | None = None
+    starts: Sequence[GradientEdge] = ()
 
     @property
     def ends(self) -> list[GradientEdge]:
-        """The two outputs at the end, or none."""
-        return [] if self.end is None or self.below is None else [self.end, self.below]
+        """The output at the end, or none."""
+        return [] if self.end is None else [self.end]
 
 
 def segments(graph: Graph, m: int) -> list[Segment]:
     """Cut the graph of m losses wherever possible, from the losses to the leaves; return one segment if it is not."""
     twigs = _twigs(graph)
     trunk = [node for node in reversed(graph.nodes) if node not in twigs]  # every user before what it uses
-    place = {node: number for number, node in enumerate(trunk)}
     everyone = (1 << m) - 1
     pending: dict[Node, set[int]] = {root: {-1} for root in graph.roots}
     found = [Segment([], set())]
@@ -69,12 +67,9 @@ def segments(graph: Graph, m: int) -> list[Segment]:
     for node in trunk:
         alone = len(pending) == 1 and len(pending.get(node, ())) == 1 and -1 not in pending[node]
         if alone and node.name() == _CUT and graph.mask(node) == everyone:
-            (output,) = pending[node]
-            # Of what the operation uses, the first in the order is not reached through anything else.
-            below = [GradientEdge(child, n) for child, n in graph.edges[node] if child in place]
-            if below:
-                first = min(below, key=lambda edge: place[edge.node])
-                found[-1] = found[-1]._replace(end=GradientEdge(node, output), below=first)
+            terms = _terms(graph, node)
+            if terms:
+                found[-1] = found[-1]._replace(end=GradientEdge(node, 0), starts=terms)
                 found.append(Segment([], set()))
         found[-1].nodes.append(node)
         pending.pop(node, None)
@@ -86,6 +81,19 @@ def segments(graph: Graph, m: int) -> list[Segment]:
             elif not _take_twig(graph, child, found[-1], seen, len(found)):
                 return [Segment(trunk, {id(leaf) for leaf in graph.leaves})]
     return found
+
+
+def _terms(graph: Graph, node: Node) -> list[GradientEdge]:
+    """Return the terms of an addition if their gradients are that of the sum; else nothing."""
+    edges = [GradientEdge(child, number) for child, number in graph.edges[node] if child is not None]
+    total = node._input_metadata[0]
+    plain = node._saved_alpha == 1 and all(  # type: ignore[attr-defined]
+        edge.node.name() != LEAF
+        and edge.node._input_metadata[edge.output_nr].shape == total.shape
+        and edge.node._input_metadata[edge.output_nr].dtype == total.dtype
+        for edge in edges
+    )
+    return edges if plain else []
 
 
 def _twigs(graph: Graph) -> set[Node]:
@@ -125,7 +133,7 @@ def _take_twig(graph: Graph, twig: Node, segment: Segment, seen: dict[Node, int]
 def joined(parts: Sequence[Segment]) -> Segment:
     """Return adjacent segments as one."""
     nodes = [node for part in parts for node in part.nodes]
-    return Segment(nodes, set().union(*(part.leaves for part in parts)), parts[-1].end, parts[-1].below)
+    return Segment(nodes, set().union(*(part.leaves for part in parts)), parts[-1].end, parts[-1].starts)
 
 
 def in_quarters(parts: Sequence[Segment]) -> list[Segment]:

@@ -201,7 +201,7 @@ def plain_gradients(plan: Plan, retain: bool) -> Iterator[tuple[int, Pairs]]:
     starts = starts_of(plan.losses)
     seeds: list[Tensor | None] = [seed for _, seed in starts]
     copies = plan.copies
-    start: GradientEdge | None = None
+    below: Sequence[Tensor | GradientEdge] = ()  # where the segment starts; the first one starts at the losses
     for part in _parts(plan):
         params = [param for param in (*plan.common, *plan.own) if id(param) in part.leaves]
         for k, (output, _) in enumerate(starts):
@@ -209,19 +209,19 @@ def plain_gradients(plan: Plan, retain: bool) -> Iterator[tuple[int, Pairs]]:
             seed, seeds[k] = seeds[k], None
             if seed is None or not (inputs or part.ends):
                 continue
-            needed = plan.graph.shared_losses >> k & 1 if start is None else k + 1 < plan.m
+            needed = plan.graph.shared_losses >> k & 1 if not below else k + 1 < plan.m
             joined = isinstance(output, Tensor) and plan.graph.joins and k + 1 < plan.m
             grads: Sequence[Tensor | None] = torch.autograd.grad(
-                [output if start is None else start],  # type: ignore[arg-type]  # torch accepts both, but not its stubs
+                below or [output],  # type: ignore[arg-type]  # torch accepts both, but not its stubs
                 [*(copies.get(id(param), param) for param in inputs), *part.ends],  # type: ignore[arg-type]
-                [seed],
+                [seed] * max(len(below), 1),
                 retain_graph=retain or bool(needed) or joined,
                 allow_unused=True,
             )
             if part.ends:
-                seeds[k] = grads[-2]
+                seeds[k] = grads[-1]
             yield k, present(inputs, grads[: len(inputs)])
-        start = part.end
+        below = part.starts
 
 
 def _parts(plan: Plan) -> list[Segment]:
