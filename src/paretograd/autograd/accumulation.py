@@ -132,7 +132,7 @@ def _step_alone(call: Call, sums: Sums) -> Step:
         eps = rounding(common)
         gramian = rows.gramian(common)
         array = as_array(gramian)
-        if eps > 1e-15 and out_of_range(array) is not None:
+        if out_of_range(array, eps) is not None:
             gramian = rows.gramian(common, exact=True)
             array = as_array(gramian)
         bad = rows.not_finite(own if np.isfinite(array).all() else params)

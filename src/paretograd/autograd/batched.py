@@ -22,7 +22,7 @@ from torch.autograd.graph import GradientEdge, Node
 
 from paretograd.autograd.call import Plan, is_private
 from paretograd.autograd.graph import LEAF, Graph, Losses
-from paretograd.autograd.segments import Segment, chunks, joined, segments
+from paretograd.autograd.segments import Segment, chunks, joined, segments, whole
 from paretograd.autograd.ways import Pairs, RowsWay, present
 
 Inputs = Sequence[Tensor | GradientEdge]
@@ -116,19 +116,19 @@ class BatchedRows(RowsWay):
 
     def _parts(self) -> list[tuple[Segment, int]]:
         """Return the segments of the graph, those that take the same number of rows joined, with this number."""
-        plan, everything = self.plan, Segment([], {id(leaf) for leaf in self.plan.graph.leaves})
+        plan = self.plan
         if self._chunks is None or plan.call.chunk is not None:
-            return [(everything, plan.call.chunk or plan.m)]
+            return [(whole(plan.graph), plan.call.chunk or plan.m)]
         parts = segments(plan.graph, plan.m)
         if len(parts) != len(self._chunks):
-            return [(everything, plan.m)]
+            return [(whole(plan.graph), plan.m)]
         runs = groupby(zip(parts, self._chunks, strict=True), key=lambda each: each[1])
         return [(joined([part for part, _ in run]), chunk) for chunk, run in runs]
 
 
 def chunks_of(plan: Plan) -> list[int] | None:
     """Return how many rows may go through each segment of the graph at once; None if all may everywhere."""
-    found = chunks(segments(plan.graph, plan.m), plan.common, plan.copies, plan.m)
+    found = chunks(segments(plan.graph, plan.m), plan)
     return None if min(found) == plan.m else found
 
 

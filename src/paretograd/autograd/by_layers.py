@@ -178,7 +178,7 @@ class _LayerGroup:
 
     def _wanted_scales(self) -> Tensor | None:
         """Return factors that bring squared norms into the range of float32; None if all are already in it."""
-        found = out_of_range(self.array) if self.eps > 1e-15 else None
+        found = out_of_range(self.array, self.eps)
         if found is None:
             return None
         large, small = found

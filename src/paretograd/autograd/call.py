@@ -327,9 +327,11 @@ class Plan:
     @property
     def row_bytes(self) -> int:
         """Bytes of all rows."""
-        halved = self.graph.casts
-        sizes = (param.nbytes // (2 if id(param) in halved else 1) for param in self.common)
-        return sum(self.reached[id(param)].bit_count() * size for param, size in zip(self.common, sizes, strict=True))
+        return sum(self.reached[id(param)].bit_count() * self.row_size(param) for param in self.common)
+
+    def row_size(self, param: Tensor) -> int:
+        """Return the bytes of one row of a parameter to aggregate."""
+        return param.nbytes // (2 if id(param) in self.graph.casts else 1)
 
 
 def plan_of(call: Call, skipped: frozenset[str] = frozenset()) -> Plan:

@@ -236,10 +236,8 @@ class CapturedStep:
             raise CaptureError("a compiled model hides which parameters belong to a head; name these in specific")
         with undisturbed(plan):
             numbers, pairs = _differentiate(plan, self._about.eps)
-            for param, _ in pairs:
-                param.grad = None
         with torch.no_grad():
-            accumulate(pairs)
+            accumulate(pairs, adds=False)
             if self._before_step is not None:
                 self._before_step()
             if self._optimizer is not None:

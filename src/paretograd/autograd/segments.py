@@ -8,13 +8,14 @@ change. Batched passes push several rows at once through each segment, as many a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, Node
 
+from paretograd.autograd.call import Plan
 from paretograd.autograd.graph import LEAF, PASSING, Graph, saved_tensors
 
 #: Operations at whose output a graph is cut. They pass their gradient on to what they add, and are therefore left out:
@@ -41,19 +42,19 @@ class Segment(NamedTuple):
     Attributes:
         nodes: its operations, without those that only pass a parameter on.
         leaves: the leaves that it reaches, by ``id``.
-        end: the output of an addition below at which it ends; None for the last one.
+        ends: the output of an addition below at which it ends; nothing for the last one.
         starts: the terms of this addition, at which the next segment starts with the gradient of the end.
     """
 
     nodes: list[Node]
     leaves: set[int]
-    end: GradientEdge | None = None
+    ends: Sequence[GradientEdge] = ()
     starts: Sequence[GradientEdge] = ()
 
-    @property
-    def ends(self) -> list[GradientEdge]:
-        """The output at the end, or none."""
-        return [] if self.end is None else [self.end]
+
+def whole(graph: Graph) -> Segment:
+    """Return a graph as one segment, whose operations need not be known."""
+    return Segment([], {id(leaf) for leaf in graph.leaves})
 
 
 def segments(graph: Graph, m: int) -> list[Segment]:
@@ -69,7 +70,7 @@ def segments(graph: Graph, m: int) -> list[Segment]:
         if alone and node.name() == _CUT and graph.mask(node) == everyone:
             terms = _terms(graph, node)
             if terms:
-                found[-1] = found[-1]._replace(end=GradientEdge(node, 0), starts=terms)
+                found[-1] = found[-1]._replace(ends=[GradientEdge(node, 0)], starts=terms)
                 found.append(Segment([], set()))
         found[-1].nodes.append(node)
         pending.pop(node, None)
@@ -79,7 +80,7 @@ def segments(graph: Graph, m: int) -> list[Segment]:
             if child not in twigs:
                 pending.setdefault(child, set()).add(number)
             elif not _take_twig(graph, child, found[-1], seen, len(found)):
-                return [Segment(trunk, {id(leaf) for leaf in graph.leaves})]
+                return [whole(graph)._replace(nodes=trunk)]
     return found
 
 
@@ -133,7 +134,7 @@ def _take_twig(graph: Graph, twig: Node, segment: Segment, seen: dict[Node, int]
 def joined(parts: Sequence[Segment]) -> Segment:
     """Return adjacent segments as one."""
     nodes = [node for part in parts for node in part.nodes]
-    return Segment(nodes, set().union(*(part.leaves for part in parts)), parts[-1].end, parts[-1].starts)
+    return Segment(nodes, set().union(*(part.leaves for part in parts)), parts[-1].ends, parts[-1].starts)
 
 
 def in_quarters(parts: Sequence[Segment]) -> list[Segment]:
@@ -147,21 +148,19 @@ def in_quarters(parts: Sequence[Segment]) -> list[Segment]:
     return [joined(each) for each in found]
 
 
-def chunks(parts: Sequence[Segment], params: Sequence[Tensor], copies: Mapping[int, GradientEdge], m: int) -> list[int]:
+def chunks(parts: Sequence[Segment], plan: Plan) -> list[int]:
     """Return for each segment how many rows may go through it at once to hold no more memory than a loop of passes.
 
     A loop holds the activations and the rows, and then the rows twice, when it joins them to a matrix.
 
     Args:
-        parts: the segments, as cut.
-        params: the parameters to aggregate.
-        copies: those whose rows take half of their memory.
-        m: number of losses.
+        parts: the segments of the plan's graph, as cut.
+        plan: the work.
     """
-    sizes = {id(param): m * param.numel() * param.element_size() for param in params}
-    rows = [sum(sizes.get(key, 0) // (2 if key in copies else 1) for key in part.leaves) for part in parts]
-    saved = _saved(parts)
-    limit = max(SMALL, sum(sizes.values()) + max(sum(saved), sum(sizes.values())))
+    m, sizes = plan.m, {id(param): plan.m * plan.row_size(param) for param in plan.common}
+    rows = [sum(sizes.get(key, 0) for key in part.leaves) for part in parts]
+    saved, whole_rows = _saved(parts), m * sum(param.nbytes for param in plan.common)
+    limit = max(SMALL, whole_rows + max(sum(saved), whole_rows))
     found = []
     for number, part in enumerate(parts):
         held = sum(saved[number:]) + sum(rows[: number + 1])

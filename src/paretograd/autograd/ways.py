@@ -19,7 +19,7 @@ from paretograd.autograd.call import Plan
 from paretograd.autograd.graph import release, starts_of
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
-from paretograd.autograd.segments import SMALL, Segment, in_quarters, segments
+from paretograd.autograd.segments import SMALL, Segment, in_quarters, segments, whole
 from paretograd.errors import NonFiniteGradientError
 from paretograd.geometry.gramian import Array, as_array, out_of_range
 
@@ -90,7 +90,7 @@ class RowsWay(Way):
             self._find_heads()
         self.eps = rounding(plan.common)
         self._multiply(exact=False)
-        if not np.isfinite(self.array).all() or (self.eps > 1e-15 and out_of_range(self.array) is not None):
+        if not np.isfinite(self.array).all() or out_of_range(self.array, self.eps) is not None:
             bad = self.rows.not_finite()
             if not bad:  # squares of finite gradients left the range of float32
                 self._multiply(exact=True)
@@ -231,7 +231,7 @@ def _parts(plan: Plan) -> list[Segment]:
     """
     if plan.row_bytes >= SMALL and plan.graph.shared_losses and not plan.graph.looks_packed:
         return in_quarters(segments(plan.graph, plan.m))
-    return [Segment([], {id(leaf) for leaf in plan.graph.leaves})]
+    return [whole(plan.graph)]
 
 
 def present(params: Sequence[Tensor], grads: Sequence[Tensor | None]) -> Pairs:

@@ -121,7 +121,7 @@ def _differentiate(work: Work) -> tuple[Rows, Tensor]:
     total = _summed(work, rows, exact=False)
     if not np.isfinite(as_array(total)).all():
         raise_together(work.layout.ranks, rows.problem)
-    if rows.eps > 1e-15 and out_of_range(as_array(total)) is not None:
+    if out_of_range(as_array(total), rows.eps) is not None:
         total = _summed(work, rows, exact=True)
     if not np.isfinite(as_array(total)).all():
         raise _NotFiniteError(rows, _at_fault(work, rows, total))

@@ -116,7 +116,7 @@ def quick_gramian(jacobian: Tensor) -> tuple[Array, float] | None:
     return (G, _FLOAT32) if bool(((squares > LEAST) & (squares < MOST)).all()) else None
 
 
-def out_of_range(gramians: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
+def out_of_range(gramians: Array, eps: float) -> tuple[NDArray[np.bool_], NDArray[np.bool_]] | None:
     """Return masks of gradients too large and too small for sums of float32 products; None if nothing was lost.
 
     A row of zeros means a zero gradient if other rows are not zero. If all rows are zero, or one is small, they may
@@ -124,10 +124,13 @@ def out_of_range(gramians: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]
 
     Args:
         gramians: shape ``(..., m, m)``.
+        eps: rounding of their entries. Products in float64 lose nothing.
 
     Returns:
         two masks, of shape ``(..., m)``.
     """
+    if eps <= 1e-15:
+        return None
     squares, largest = gramians.diagonal(axis1=-2, axis2=-1), abs(gramians).max(axis=-1, initial=0.0)
     large, small = ~(squares <= MOST), squares < LEAST
     unknown = (largest > 0.0) | (largest.max(axis=-1, keepdims=True, initial=0.0) == 0.0)

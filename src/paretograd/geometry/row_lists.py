@@ -115,11 +115,14 @@ def combine_lists(weights: Tensor, lists: Lists, outputs: Sequence[Tensor]) -> N
             output.copy_(factors @ torch.stack(each).to(kind))
         return
     numbers = weights.tolist()
-    short = [k for k, output in enumerate(results) if len(output) <= 2 * _BLOCK and output.dtype is first.dtype is kind]
+    short: list[tuple[list[Tensor], Tensor]] = []
+    for each, output in zip(rows, results, strict=True):
+        if len(output) <= 2 * _BLOCK and output.dtype is first.dtype is kind:
+            short.append((each, output))
+        else:
+            _combine_in_blocks(numbers, each, output, kind)
     if short:
-        _combine_short(numbers, [rows[k] for k in short], [results[k] for k in short])
-    for k in sorted(set(range(len(rows))) - set(short)):
-        _combine_in_blocks(numbers, rows[k], results[k], kind)
+        _combine_short(numbers, [each for each, _ in short], [output for _, output in short])
 
 
 def _combine_short(weights: list[float], lists: Lists, outputs: list[Tensor]) -> None:

@@ -98,7 +98,7 @@ def coverage_tables(found: Coverage) -> Group:
 
 
 def metric_table() -> Group:
-    """What is proved about updates in a metric, and what a counter-example refutes."""
+    """Return the statements about updates in a metric: those that are proved, and those that are refuted."""
     table = _table(("statement", "left"), ("if", "left"), ("then", "left"), ("because", "left"))
     for result in METRIC_RESULTS.values():
         table.add_row(

@@ -244,7 +244,7 @@ def accumulated_wrongly(rank: int, size: int) -> list[Comparison]:
     error = told(run(named(losses()), named(bad)), pg.NonFiniteGradientError, "objective 'edges'")
     assert error.objectives == [1]
     assert all(param.grad is None for param in model.parameters())
-    # What went wrong is left out, if one goes on nevertheless.
+    # A micro-batch that failed is left out by those who go on.
     acc = pg.accumulate()
     acc.add(losses(), samples=8)
     acc.add(detached if odd else losses(), samples=8)
