@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,12 +66,14 @@ class DeviceUnit(NamedTuple):
         return block_size(self.m)
 
     @property
-    def launch(self) -> dict[str, int]:
+    def launch(self) -> dict[str, Any]:
         """Options of a kernel that keeps a square block in registers: the size of the block, and its threads.
 
-        Left to itself, the compiler uses a quarter of the registers for the largest block.
+        Left to itself, the compiler uses a quarter of the registers for the largest block. It also fuses products into
+        the sums across threads. Each thread then rounds the same sum in its own way, and where a branch depends on the
+        last bit, some threads wait forever for the others.
         """
-        options = {"B": self.block, "num_warps": warps(self.block)}
+        options: dict[str, Any] = {"B": self.block, "num_warps": warps(self.block), "enable_fp_fusion": False}
         return options | {"maxnreg": 64} if self.block == 128 else options
 
     def empty(self) -> DeviceWeights:
