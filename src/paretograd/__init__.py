@@ -36,11 +36,13 @@ from paretograd.autograd.choice import engine_report
 from paretograd.autograd.gramian import gramian, jacobian
 from paretograd.autograd.layers.layer import Layer, Part, register_layer
 from paretograd.autograd.step import How, Step
+from paretograd.autograd.unconflicting import Projection, Unconflicting
 from paretograd.certificates.batches import ExpectedLosses
 from paretograd.certificates.metric import METRIC_RESULTS, MetricResult
 from paretograd.certificates.run import RunCertificate, RunCheck
 from paretograd.certificates.step import Promise, StepCertificate, Verdict
-from paretograd.certification import certify
+from paretograd.certificates.update import UpdateCertificate
+from paretograd.certification import certify, certify_update
 from paretograd.descent.certify import TrajectoryCertificate, certify_run
 from paretograd.descent.descend import descend
 from paretograd.descent.run import Descent
@@ -119,6 +121,7 @@ __all__ = [
     "PowerMean",
     "Problem",
     "ProcessError",
+    "Projection",
     "Promise",
     "Random",
     "Result",
@@ -138,13 +141,16 @@ __all__ = [
     "Trajectory",
     "TrajectoryCertificate",
     "UPGrad",
+    "Unconflicting",
     "UnknownNameError",
+    "UpdateCertificate",
     "Verdict",
     "accumulate",
     "backward",
     "capture",
     "certify",
     "certify_run",
+    "certify_update",
     "descend",
     "descent",
     "distributed",

@@ -1,8 +1,8 @@
-"""``certify``: the certificate of one step, for weights from any rule or library."""
+"""``certify`` and ``certify_update``: certificates of one step, for weights and updates from any rule or library."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.certificates.batches import FEWEST, expected_losses
 from paretograd.certificates.step import StepCertificate, check_step
+from paretograd.certificates.update import UpdateCertificate
 from paretograd.checks import as_number
 from paretograd.errors import ParameterError, ShapeError
 from paretograd.geometry.cones import Rounding
@@ -128,3 +129,51 @@ def _surrogate(F: Literal["sum", "mean"] | Tensor | None, m: int) -> Surrogate |
     if F not in ("sum", "mean"):
         raise ParameterError(f"F={F!r}: use 'sum', 'mean' or a tensor with one weight per objective")
     return Surrogate(F)
+
+
+def certify_update(
+    jacobian: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
+    update: Tensor | Sequence[Tensor] | Mapping[str, Tensor],
+    direction: Tensor | Sequence[Tensor] | Mapping[str, Tensor] | None = None,
+    *,
+    names: Sequence[str] | None = None,
+) -> UpdateCertificate:
+    """Check a change of the parameters against the gradients of all losses, at the parameters before it.
+
+    In a training loop, `Step.of_update` does this without copies.
+
+    Args:
+        jacobian: the gradients, shape ``(m, n)``, or as `paretograd.jacobian` returns them: for each parameter a tensor
+            of shape ``(m, *param)``, in a list or a dictionary.
+        update: the parameters before, minus those after, in the same form without m.
+        direction: the direction that was passed to the optimizer, in that form; None if it is not known.
+        names: the names of the objectives.
+    """
+    gradients = _parts(jacobian)
+    changes = _parts(update)
+    wanted = changes if direction is None else _parts(direction)
+    m = len(next(iter(gradients.values()))) if gradients else 0
+    products = np.zeros((m + 2, m + 2))
+    if not gradients.keys() == changes.keys() == wanted.keys():
+        raise ShapeError("jacobian, update and direction must have the same parameters, in the same form")
+    for key, rows in gradients.items():
+        check_floating(rows, "a Jacobian")
+        if rows.shape[1:] != changes[key].shape or changes[key].shape != wanted[key].shape or len(rows) != m:
+            raise ShapeError(
+                f"a Jacobian of shape {tuple(rows.shape)} needs an update and a direction of shape "
+                f"{tuple(rows.shape[1:])}; got {tuple(changes[key].shape)} and {tuple(wanted[key].shape)}"
+            )
+        block = torch.cat([part.detach().double().reshape(-1, changes[key].numel()).cpu()
+                           for part in (rows, changes[key], wanted[key])])  # fmt: skip
+        products += as_array(block @ block.T)
+    if direction is None:
+        products[-1] = products[:, -1] = np.nan
+    if not np.isfinite(products[:-1, :-1]).all():
+        raise ParameterError("the Jacobian or the update holds NaN or infinity")
+    return UpdateCertificate.of_products(products, None if names is None else tuple(map(str, names)))
+
+
+def _parts(values: Tensor | Sequence[Tensor] | Mapping[str, Tensor]) -> dict[object, Tensor]:
+    if isinstance(values, Tensor):
+        return {0: values}
+    return dict(values.items() if isinstance(values, Mapping) else enumerate(values))

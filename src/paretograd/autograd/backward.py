@@ -13,8 +13,10 @@ from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.autograd.call import Call, Engine, Parallel, Params, Plan, listed, named, plan_of, rule_of, settled
 from paretograd.autograd.choice import Differentiation
 from paretograd.autograd.entry import handler, opaque
+from paretograd.autograd.kept import KeptRows
+from paretograd.autograd.metric import Given, Metric, metric_of
 from paretograd.autograd.step import How, Step
-from paretograd.autograd.ways import NotFiniteError, Pairs, Way
+from paretograd.autograd.ways import NotFiniteError, Pairs, RowsWay, Way
 from paretograd.errors import NonFiniteGradientError
 
 #: Attributes in which torch keeps the hooks of `register_hook` and of `register_post_accumulate_grad_hook`.
@@ -38,6 +40,8 @@ def backward(
     parallel: Parallel = "auto",
     process_group: Any = None,
     samples: int | Sequence[int] | None = None,
+    metric: Given | Metric | None = None,
+    keep_rows: bool = False,
 ) -> Step:
     """Add the aggregated direction to the ``.grad`` of every parameter, in place of ``losses.sum().backward()``.
 
@@ -74,15 +78,22 @@ def backward(
             the model.
         samples: number of samples over which this process's losses are means, or one number per loss, if batches may
             differ between processes; None weights all processes equally.
+        metric: the inner product in which the rule works, so that its promises are about the update ``P d`` instead of
+            d: an optimizer, whose preconditioner P is read from its present state; the diagonal of P, as one tensor, as
+            one tensor for each of params, or as a dictionary by parameter; or a function ``metric(param, gradient)``
+            that returns P times the gradient. None for the Euclidean one. Weights, Gramian and certificate are those
+            of the metric; ``.grad`` is d, which the optimizer multiplies by P.
+        keep_rows: keep the rows of the Jacobian, for `Step.of_update`.
 
     Returns:
         the weights and the Gramian, with the certificate of the step, a flat dict of metrics, and how it was computed.
     """
     losses, names = named(losses)
+    settled_params = settled(params)
     call = Call(
         losses=settled(losses),
         names=names,
-        params=settled(params),
+        params=settled_params,
         aggregator=rule_of(aggregator),
         shared=listed(shared),
         specific=listed(specific),
@@ -95,6 +106,8 @@ def backward(
         parallel=parallel,
         process_group=process_group,
         samples=settled(samples),
+        metric=metric_of(metric, settled_params),
+        keep_rows=keep_rows,
     )
     return carry_out(call)
 
@@ -110,6 +123,7 @@ def carry_out(call: Call) -> Step:
 def _alone(call: Call) -> Step:
     """Do the work of a single process."""
     plan = plan_of(call)
+    kept = None
     with undisturbed(plan):
         try:
             differentiation = Differentiation(plan)
@@ -118,12 +132,18 @@ def _alone(call: Call) -> Step:
                 raise NonFiniteGradientError(found.objectives, names=call.names) from None
             pairs, steps = found.plain_sum(), _unknown_steps(plan)
         else:
-            pairs, steps = _directions(plan, differentiation.way, differentiation.how)
-            differentiation.way.release()
+            way = differentiation.way
+            pairs, steps = _directions(plan, way, differentiation.how)
+            if call.keep_rows:
+                assert isinstance(way, RowsWay)
+                kept = KeptRows(way.rows, [*plan.common, *plan.own], way.eps)
+            way.release()
             differentiation.finish()
     with torch.no_grad():
         accumulate(pairs, call.adds)  # last, because nothing can fail from here on
-    return steps[0] if len(steps) == 1 else Step.of_groups(steps)
+    step = steps[0] if len(steps) == 1 else Step.of_groups(steps)
+    step.kept = kept
+    return step
 
 
 def _directions(plan: Plan, way: Way, how: How) -> tuple[Pairs, list[Step]]:

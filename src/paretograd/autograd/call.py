@@ -18,6 +18,7 @@ from torch.autograd.graph import GradientEdge
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.autograd.graph import Graph, Losses
+from paretograd.autograd.metric import Metric
 from paretograd.callers import callers_level
 from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
 
@@ -40,6 +41,8 @@ class Call:
         losses: m scalars, or a vector of m.
         names: the names of the losses, if they were given as a dictionary.
         adds: add to ``.grad``; False replaces it.
+        metric: the inner product in which the rule works; None for the Euclidean one.
+        keep_rows: keep the rows of all parameters after the step.
     """
 
     losses: Any
@@ -59,6 +62,13 @@ class Call:
     process_group: Any = None
     samples: int | Sequence[int] | None = None
     adds: bool = True
+    metric: Metric | None = None
+    keep_rows: bool = False
+
+    @property
+    def needs_rows(self) -> bool:
+        """True if the Gramian alone is not enough."""
+        return self.metric is not None or self.keep_rows
 
     def checked_losses(self) -> Losses:
         """Validate all options and m scalars with a graph, and return these as a list or a vector."""
@@ -135,6 +145,10 @@ def _check_options(call: Call) -> None:
         )
     if call.max_memory is not None and (type(call.max_memory) is not int or call.max_memory < 0):
         raise ParameterError(f"max_memory={call.max_memory!r}: give a number of bytes, or None")
+    if call.per_sample and call.needs_rows:
+        raise ParameterError(
+            "per_sample=True holds no rows, which metric and keep_rows need; omit them, or pass the losses as a list"
+        )
     if not call.has_rule:
         return
     check_rule(call.aggregator)

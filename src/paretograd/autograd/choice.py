@@ -287,12 +287,16 @@ def _why(kind: _Kind) -> str:
 
 def _kind_of(plan: Plan) -> _Kind:
     shapes = tuple((tuple(param.shape), param.dtype) for param in plan.common)
-    key = (plan.graph.signature, shapes, len(plan.groups), plan.m, plan.device, plan.call.has_rule, plan.call.chunk)
+    call = plan.call
+    options = (call.has_rule, call.chunk, call.keep_rows, call.metric is not None)
+    key = (plan.graph.signature, shapes, len(plan.groups), plan.m, plan.device, *options)
     if key not in _KNOWN:
         while len(_KNOWN) >= _KINDS:
             del _KNOWN[next(iter(_KNOWN))]
         size = sum(param.numel() for param in plan.common)
-        _KNOWN[key] = _Kind(f"{plan.m} losses, {size:,} shared parameters on {plan.device}")
+        about = f"{plan.m} losses, {size:,} shared parameters on {plan.device}"
+        refused = {"gramian": "a metric, or an update to look at, needs rows"} if call.needs_rows else {}
+        _KNOWN[key] = _Kind(about, refused=refused)
     return _KNOWN[key]
 
 

@@ -1,4 +1,4 @@
-"""`Rows`: the rows of a Jacobian, held by parameter, with their Gramian and their weighted sum.
+"""`Rows`: the rows of a Jacobian, held by parameter, with their products and their weighted sum.
 
 Rows are never joined. A loss that does not reach a parameter has no row there. Sparse gradients, such as those of an
 embedding, stay sparse.
@@ -6,13 +6,15 @@ embedding, stay sparse.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from paretograd.autograd.metric import Metric, real
+from paretograd.errors import ParameterError
 from paretograd.geometry.row_lists import combine_lists, gramian_of_lists
 
 #: Bytes of the directions that are computed at a time, before the rows that they replace are freed.
@@ -49,6 +51,10 @@ class _Held:
         for k, part, place in zip(list(self.rows), parts, found, strict=True):
             values = part.values().new_zeros(len(self.indices), *part.shape[1:])
             self.rows[k] = values.index_copy_(0, place, part.values())
+
+    def part(self, values: Tensor) -> Tensor:
+        """Return values of the whole parameter where the rows have entries."""
+        return values if self.indices is None else values.index_select(0, self.indices)
 
     def filled(self, values: Tensor) -> Tensor:
         """Return a gradient for the parameter, from a result in the memory order of the rows."""
@@ -128,21 +134,58 @@ class Rows:
         """True if some row is sparse."""
         return any(row.is_sparse for held in self._held.values() for row in held.rows.values())
 
-    def gramian(self, params: Iterable[Tensor], *, exact: bool = False) -> Tensor:
+    def gramian(self, params: Iterable[Tensor], *, exact: bool = False, metric: Metric | None = None) -> Tensor:
         """Return the inner products of the rows over some parameters, shape ``(m, m)``, float64.
 
         Args:
             params: the parameters.
             exact: multiply in float64, so that no product of finite float32 numbers overflows or underflows.
+            metric: the inner product; None for the Euclidean one.
         """
+        if metric is not None:
+            return self.measure(params, metric, exact=exact)[: self.m, : self.m]
         total = torch.zeros(self.m, self.m, dtype=torch.float64, device=self._device)
         for losses, held in self._alike(params):
             part = gramian_of_lists([list(each.rows.values()) for each in held], exact=exact).to(self._device)
-            if losses == tuple(range(self.m)):
-                total += part
-            else:
-                index = _index(losses, self._device)
-                total[index[:, None], index] += part
+            self._add(total, losses, part)
+        return total
+
+    def _add(self, total: Tensor, losses: tuple[int, ...], part: Tensor) -> None:
+        """Add products of some losses, and of what comes after all losses."""
+        if part.shape == total.shape:
+            total += part
+        else:
+            index = _index((*losses, *range(self.m, len(total))), self._device)
+            total[index[:, None], index] += part
+
+    def measure(
+        self,
+        params: Iterable[Tensor],
+        metric: Metric | None = None,
+        vectors: Sequence[Mapping[int, Tensor]] = (),
+        *,
+        exact: bool = False,
+    ) -> Tensor:
+        """Return the inner products ``<g_i, P g_j>`` of gradients, ``<g_i, u>`` with vectors, and of these.
+
+        They are computed by buckets of parameters, so that only as many rows are multiplied by P at a time.
+
+        Args:
+            params: the parameters.
+            metric: P; None for the identity.
+            vectors: updates u, for each parameter by ``id``. Products of two of them are in the metric of the inverse
+                of P if P is diagonal, and Euclidean otherwise.
+            exact: multiply in float64.
+
+        Returns:
+            float64, shape ``(m + vectors, m + vectors)``.
+        """
+        size = self.m + len(vectors)
+        total = torch.zeros(size, size, dtype=torch.float64, device=self._device)
+        for losses, held in self._alike(params):
+            for bucket in _buckets(held):
+                lists = [_with_vectors(each, vectors) for each in bucket]
+                self._add(total, losses, _products(bucket, lists, metric, exact).to(self._device))
         return total
 
     def _alike(self, params: Iterable[Tensor]) -> Iterator[tuple[tuple[int, ...], list[_Held]]]:
@@ -173,13 +216,7 @@ class Rows:
             first = next(iter(held[0].rows.values()))
             chosen = weights if losses == tuple(range(self.m)) else weights[_index(losses, weights.device)]
             chosen = chosen.to(first.device)
-            held.reverse()
-            while held:
-                bucket = [held.pop()]
-                size = _bytes(bucket[0])
-                while held and size + _bytes(held[-1]) <= _BUCKET:
-                    size += _bytes(held[-1])
-                    bucket.append(held.pop())
+            for bucket in _buckets(held):
                 found += self._combined(bucket, chosen, keep)
         for left in [self._held[id(param)] for param in params if id(param) in self._held]:
             row = next(iter(left.rows.values()))
@@ -222,6 +259,64 @@ class Rows:
 def _index(losses: tuple[int, ...], device: torch.device) -> Tensor:
     """Return the numbers of losses on a device. A copy from the host could not be captured in a CUDA graph."""
     return torch.tensor(losses, device=device)
+
+
+def _buckets(held: list[_Held]) -> Iterator[list[_Held]]:
+    """Take parameters from a list, some at a time."""
+    held.reverse()
+    while held:
+        bucket = [held.pop()]
+        size = _bytes(bucket[0])
+        while held and size + _bytes(held[-1]) <= _BUCKET:
+            size += _bytes(held[-1])
+            bucket.append(held.pop())
+        yield bucket
+
+
+def _with_vectors(held: _Held, vectors: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
+    """Return the rows of a parameter and its parts of vectors, in one dtype."""
+    rows = list(held.rows.values())
+    found = []
+    for vector in vectors:
+        part = held.part(vector[id(held.param)])
+        if held.indices is None and not (part.is_contiguous() and held.param.is_contiguous()):
+            part = _in_order_of(held.param, part)
+        found.append(part)
+    return _of_one_dtype([[*rows, *found]])[0] if found else rows
+
+
+def _products(bucket: Sequence[_Held], lists: list[list[Tensor]], metric: Metric | None, exact: bool) -> Tensor:
+    """Return the products of the rows of some parameters, in a metric, and with the vectors after them."""
+    if metric is None:
+        return gramian_of_lists(lists, exact=exact)
+    count = len(bucket[0].rows)
+    roots = metric.roots([held.param for held in bucket])
+    if roots is not None:
+        scaled = []
+        for held, rows, root in zip(bucket, lists, roots, strict=True):
+            if root is not None:
+                factor, values = held.part(root), [real(row) for row in rows]
+                rows = [*(row * factor for row in values[:count]), *(row / factor for row in values[count:])]
+            scaled.append(rows)
+        return gramian_of_lists(_of_one_dtype(scaled), exact=exact)
+    joined = []
+    for held, rows in zip(bucket, lists, strict=True):
+        if held.indices is not None:
+            raise ParameterError("a function as metric cannot be applied to sparse gradients; give a diagonal")
+        joined.append([*rows, *(part for row in rows[:count] for part in metric.apply([held.param], [row]))])
+    found = gramian_of_lists(joined, exact=exact)
+    part, cross = found[: len(lists[0]), : len(lists[0])].clone(), found[:count, len(lists[0]) :]
+    part[:count, :count] = 0.5 * (cross + cross.T)
+    return part
+
+
+def _of_one_dtype(lists: list[list[Tensor]]) -> list[list[Tensor]]:
+    """Convert all rows to the longest dtype that some have."""
+    kinds = {row.dtype for rows in lists for row in rows}
+    if len(kinds) == 1:
+        return lists
+    kind = max(kinds, key=lambda dtype: dtype.itemsize)
+    return [[row.to(kind) for row in rows] for rows in lists]
 
 
 def _bytes(held: _Held) -> int:

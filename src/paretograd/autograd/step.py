@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
+from paretograd.autograd.kept import Kept, Update, watched
 from paretograd.certificates.step import StepCertificate
 from paretograd.certification import certificate_of
 from paretograd.device.weights import TRUSTED
@@ -64,6 +66,9 @@ class Step:
         how: the way in which the gradients were computed, for which share of the parameters, and why; None if they are
             not finite.
         losses: values of the losses, shape ``(m,)``, for a step of `capture`; else None.
+        update: the last change of the parameters that `of_update` looked at; else None.
+
+    In a metric (``backward(metric=...)``), Gramian, gamma and certificate are those of that metric.
     """
 
     def __init__(
@@ -79,6 +84,8 @@ class Step:
         self.weights, self.gramian, self.groups = weights, gramian, tuple(groups)
         self.names, self.how = names, how
         self.losses: Tensor | None = None
+        self.kept: Kept | None = None
+        self.update: Update | None = None
         self._residual: Tensor | None = None
         self._aggregator, self._eps = aggregator, eps
 
@@ -90,6 +97,21 @@ class Step:
         first = groups[0]
         eps = max(step._eps for step in groups)
         return cls(weights, total, first._aggregator, groups, eps, first.names, first.how)
+
+    def of_update(self) -> AbstractContextManager[Update]:
+        """Look at the change that the optimizer makes: ``with step.of_update() as update: optimizer.step()``.
+
+        Afterwards ``update.slopes``, ``update.cosines`` and ``update.conflicts`` tell, for every loss of this step,
+        whether the real change of the parameters increases it, to first order. `metrics` has them, too. The step must
+        come from ``backward(keep_rows=True)``.
+        """
+        if self.kept is None:
+            missing = "its gradients are not finite" if not self.finite else "it kept no rows"
+            raise ParameterError(
+                f"this step cannot be compared with an update: {missing}. Use backward(keep_rows=True)"
+            )
+        self.update = Update()
+        return watched(self.kept, self.names, self.update)
 
     @cached_property
     def finite(self) -> bool:
@@ -147,6 +169,8 @@ class Step:
         """
         if self.groups:
             parts = [step.metrics(f"{prefix}group/{number}/") for number, step in enumerate(self.groups)]
+            if self.update is not None and self.update.certificate is not None:
+                parts.append({f"{prefix}{key}": value for key, value in self.update.certificate.metrics().items()})
             return {key: value for part in parts for key, value in part.items()}
         weights = self.weights.detach().cpu()
         norms = self.gramian.diagonal().clamp(min=0.0).sqrt().cpu()
@@ -161,6 +185,8 @@ class Step:
             }
         if self.residual is not None:
             found["trusted"] = float(self.trusted) if self.finite else math.nan
+        if self.update is not None and self.update.certificate is not None:
+            found |= self.update.certificate.metrics()
         names = self.names or range(len(weights))
         found |= {f"weight/{name}": float(w) for name, w in zip(names, weights, strict=True)}
         found |= {f"gradient_norm/{name}": float(g) for name, g in zip(names, norms, strict=True)}

@@ -106,10 +106,12 @@ class RowsWay(Way):
         for param, grad in pairs:
             self._own.give(param, 0, grad)
             self._given.append((k, grad))
+            if self.plan.call.keep_rows:
+                self.rows.give(param, k, grad)
 
     def _multiply(self, exact: bool) -> None:
-        plan = self.plan
-        self.gramians = torch.stack([self.rows.gramian(group, exact=exact) for group in plan.groups])
+        plan, metric = self.plan, self.plan.call.metric
+        self.gramians = torch.stack([self.rows.gramian(group, exact=exact, metric=metric) for group in plan.groups])
         # Norms of finite numbers may overflow, so they only raise a suspicion. But they need a single synchronisation.
         given = [grad.coalesce().values() if grad.is_sparse else grad for _, grad in self._given]
         own = [norm.to(self.gramians) for norm in torch._foreach_norm(given)] if given else []
@@ -142,7 +144,7 @@ class RowsWay(Way):
     def combine(self, weights: Sequence[Tensor]) -> Pairs:
         found: Pairs = []
         for group, chosen in zip(self.plan.groups, weights, strict=True):
-            found += self.rows.combine(group, chosen)
+            found += self.rows.combine(group, chosen, keep=self.plan.call.keep_rows)
         ones = torch.ones(self.plan.m, dtype=torch.float64, device=self.plan.device)
         return found + self._own.combine(self.plan.own, ones)
 
@@ -170,7 +172,7 @@ def plain_rows(plan: Plan, retain: bool, rows: Rows, own: Rows) -> list[tuple[in
     Args:
         plan: the work.
         retain: as for `plain_gradients`.
-        rows: takes the gradients of parameters that are aggregated.
+        rows: takes the gradients of parameters that are aggregated, and of all if the call keeps its rows.
         own: takes the sums of the gradients of those that are not.
 
     Returns:
@@ -183,7 +185,7 @@ def plain_rows(plan: Plan, retain: bool, rows: Rows, own: Rows) -> list[tuple[in
             if id(param) in alone:
                 own.give(param, 0, grad)
                 given.append((k, grad))
-            else:
+            if id(param) not in alone or plan.call.keep_rows:
                 rows.give(param, k, grad)
     return given
 

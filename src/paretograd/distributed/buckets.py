@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import torch
@@ -95,6 +95,20 @@ class Bucket:
         factors = None if scales is None else scales.to(into)[:, None]
         start = self.offsets[id(param)]
         self._fill(into, start, start + flat.shape[1], flat, factors, add)
+
+    def slice(self, values: Mapping[int, Tensor], rank: int, default: float = 0.0) -> Tensor:
+        """Return a process's columns of values that are given for each parameter by ``id``, shape ``(width,)``."""
+        dtype = _real(self.params[0].detach()).dtype
+        found = torch.full((self.width,), default, dtype=dtype, device=self.device)
+        first = rank * self.width
+        for param, length in zip(self.params, self.lengths, strict=True):
+            start = max(self.offsets[id(param)] - first, 0)
+            stop = min(self.offsets[id(param)] + length - first, self.width)
+            if start < stop and id(param) in values:
+                flat = _real(values[id(param)].detach()).reshape(-1)
+                skipped = first + start - self.offsets[id(param)]
+                found[start:stop] = flat[skipped : skipped + stop - start]
+        return found
 
     def unpack(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with its gradient, from the columns of all processes."""

@@ -15,9 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paretograd.autograd.kept import Vector
+from paretograd.autograd.metric import Metric
 from paretograd.autograd.products import combination, row_gramian
 from paretograd.distributed.buckets import BUCKET, Bucket, buckets_of
 from paretograd.distributed.ranks import Ranks
+from paretograd.errors import ParameterError
 
 #: Largest number of bytes in flight at a time, and of buckets of the direction.
 _FLYING, _IN_FLIGHT = 2 * BUCKET, 2
@@ -38,6 +41,7 @@ class Columns:
         own: Sequence[Tensor],
         counts: Sequence[int] | None,
         m: int,
+        keep: bool,
     ) -> None:
         """Plan the buckets.
 
@@ -48,12 +52,14 @@ class Columns:
             counts: number of rows of each process if the processes have different rows; None if all have the same rows,
                 which are summed.
             m: total number of rows.
+            keep: keep the rows of all parameters, also those of ``own``, until the parameters were changed.
         """
         self.ranks, self.m, self.counts = ranks, m, counts
         most = 1 if counts is None else max(counts)  # rows of a message; equal on all processes, as the buckets must be
         self.groups = [buckets_of(params, most, ranks) for params in groups]
-        self.own = buckets_of(own, 1, ranks)
-        self._order = [bucket for buckets in self.groups for bucket in buckets]
+        self.own = buckets_of(own, most if keep else 1, ranks)
+        self._keep = keep
+        self._order = [bucket for buckets in self.groups for bucket in buckets] + (self.own if keep else [])
         self._of = {id(param): bucket for bucket in [*self._order, *self.own] for param in bucket.params}
         self._flights: deque[tuple[Any, Tensor]] = deque()
         self.failed = False
@@ -119,24 +125,47 @@ class Columns:
 
     def land(self) -> None:
         """Send the gradients that are not aggregated, and wait for everything in flight."""
-        for bucket in self.own:
+        for bucket in () if self._keep else self.own:
             buffer = bucket.take_buffer(1, clear=True)
             bucket.kept = buffer.new_empty(1, bucket.width)
             self._fly(self.ranks.reduce_scatter(bucket.kept.reshape(-1), buffer.reshape(-1)), buffer)
         while self._flights:
             self._flights.popleft()[0].wait()
 
-    def gramians(self, exact: bool = False) -> Tensor:
+    def gramians(self, exact: bool = False, metric: Metric | None = None) -> Tensor:
         """Return the part of this process's columns in the Gramian of each group, shape ``(groups, m, m)``, float64.
 
         Args:
             exact: multiply in float64.
+            metric: the inner product; None for the Euclidean one.
         """
-        total = torch.zeros(len(self.groups), self.m, self.m, dtype=torch.float64, device=self.ranks.device)
-        for part, buckets in zip(total, self.groups, strict=True):
-            for bucket in buckets:
-                assert bucket.kept is not None
-                part += row_gramian(bucket.kept.double() if exact else bucket.kept).to(part.device)
+        return torch.stack([self._measure(buckets, metric, (), exact) for buckets in self.groups])
+
+    def measure(self, metric: Metric | None, vectors: Sequence[Vector]) -> Tensor:
+        """Return the part of this process's columns in the products of all rows and vectors, as `Rows.measure` does."""
+        return self._measure(self._order, metric, vectors, exact=False)
+
+    def _measure(
+        self, buckets: Sequence[Bucket], metric: Metric | None, vectors: Sequence[Vector], exact: bool
+    ) -> Tensor:
+        size = self.m + len(vectors)
+        total = torch.zeros(size, size, dtype=torch.float64, device=self.ranks.device)
+        for bucket in buckets:
+            assert bucket.kept is not None
+            rows = bucket.kept
+            parts = [bucket.slice(vector, self.ranks.rank) for vector in vectors]
+            if metric is not None:
+                roots = metric.roots(bucket.params)
+                if roots is None:
+                    raise ParameterError(
+                        "a function as metric needs whole gradients, and each process holds a part; give a diagonal"
+                    )
+                known = {id(param): root for param, root in zip(bucket.params, roots, strict=True) if root is not None}
+                root = bucket.slice(known, self.ranks.rank, 1.0)
+                rows, parts = rows * root, [part / root for part in parts]
+            if parts:
+                rows = torch.cat([rows, torch.stack(parts)])
+            total += row_gramian(rows.double() if exact else rows).to(total.device)
         return total
 
     def own_finite(self) -> bool:
@@ -148,9 +177,22 @@ class Columns:
         return bool(fine)
 
     def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Return each parameter with its gradient ``sum_k w_k g_k``, from the slices of all processes; free them."""
+        """Return each parameter with its gradient ``sum_k w_k g_k``, from the slices of all processes.
+
+        The slices are freed, unless they are to be kept.
+
+        Args:
+            weights: for each group, shape ``(m,)``.
+        """
         jobs = [(bucket, w) for buckets, w in zip(self.groups, weights, strict=True) for bucket in buckets]
-        jobs += [(bucket, torch.ones(1, dtype=torch.float64, device="cpu")) for bucket in self.own]
+        ones = torch.ones(self.m if self._keep else 1, dtype=torch.float64, device="cpu")
+        return self._combine([*jobs, *((bucket, ones) for bucket in self.own)])
+
+    def combine_all(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return each parameter with ``sum_k w_k g_k``, also those of ``own``, from rows that are kept."""
+        return self._combine([(bucket, weights) for bucket in self._order])
+
+    def _combine(self, jobs: Sequence[tuple[Bucket, Tensor]]) -> list[tuple[Tensor, Tensor]]:
         found: list[tuple[Tensor, Tensor]] = []
         flights: deque[tuple[Any, Bucket, Tensor, Tensor]] = deque()
 
@@ -162,7 +204,8 @@ class Columns:
         for bucket, w in jobs:
             assert bucket.kept is not None
             part = combination(w, bucket.kept)
-            bucket.kept = None
+            if not self._keep:
+                bucket.kept = None
             whole = part.new_empty(self.ranks.size * bucket.width)
             flights.append((self.ranks.all_gather(whole, part), bucket, whole, part))
             if len(flights) > _IN_FLIGHT:

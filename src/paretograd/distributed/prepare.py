@@ -132,6 +132,7 @@ class _Seen:
             "shared and specific": chosen,
             "chunk": call.chunk,
             "nonfinite": call.nonfinite,
+            "metric and keep_rows": (call.metric is not None, call.keep_rows),
             "whether samples are given": counted,
         }
         return View(

@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from paretograd.autograd.graph import release, starts_of
+from paretograd.autograd.kept import Vector
+from paretograd.autograd.metric import Metric
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
 from paretograd.autograd.sums import Sums
@@ -35,9 +37,10 @@ class ReplicaRows:
     def __init__(self, work: Work) -> None:
         """Differentiate, unless that was done before, and send. The graph is retained."""
         self._m, self._scales = work.mine.m, work.scales
-        self._own = {id(param) for param in work.own}
+        self._metric, keep = work.call.metric, work.call.keep_rows
+        self._own = set() if keep else {id(param) for param in work.own}
         self.eps = rounding(work.common)
-        self.columns = Columns(work.layout.ranks, work.groups, work.own, work.counts, work.m)
+        self.columns = Columns(work.layout.ranks, work.groups, work.own, work.counts, work.m, keep)
         self.problem: Exception | None = None
         params = [param for param in (*work.common, *work.own) if id(param) in work.mine.reached]
         self._source = _Passes(work, params) if work.mine.sums is None else _Added(work.mine.sums, params)
@@ -83,7 +86,7 @@ class ReplicaRows:
 
     def gramians(self, exact: bool) -> Tensor:
         """Return this process's part of the Gramian of each group; NaN if something went wrong."""
-        total = self.columns.gramians(exact)
+        total = self.columns.gramians(exact, self._metric)
         if self.problem is not None or not self.columns.own_finite():
             total.fill_(torch.nan)
         return total
@@ -95,6 +98,14 @@ class ReplicaRows:
     def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with its gradient, identical on all processes."""
         return self.columns.combine(weights)
+
+    def measure(self, metric: Metric | None, vectors: Sequence[Vector]) -> Tensor:
+        """Return this process's part of the products of all rows and vectors."""
+        return self.columns.measure(metric, vectors)
+
+    def combine_all(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return each parameter with ``sum_k w_k g_k``, whether aggregated or not, from rows that are kept."""
+        return self.columns.combine_all(weights)
 
     def release(self) -> None:
         """Free the graph."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from paretograd.autograd.backward import accumulate, set_aside
 from paretograd.autograd.call import Call, Plan
+from paretograd.autograd.kept import Kept, Vector
+from paretograd.autograd.metric import Metric
 from paretograd.autograd.step import How, Step
 from paretograd.autograd.sums import Gradients, Sums
 from paretograd.autograd.ways import Pairs
@@ -20,7 +22,7 @@ from paretograd.distributed.replicas import ReplicaRows
 from paretograd.distributed.settle import check_counts
 from paretograd.distributed.shards import ShardRows, shard_gradients
 from paretograd.errors import NonFiniteGradientError
-from paretograd.geometry.gramian import as_array, out_of_range
+from paretograd.geometry.gramian import Array, as_array, out_of_range
 
 Rows = ReplicaRows | ShardRows
 
@@ -62,6 +64,7 @@ def gramian(call: Call) -> Tensor | None:
 def _step(work: Work, reason: str) -> Step:
     """Differentiate, aggregate and fill in the gradients."""
     call, aggregator = work.call, work.call.aggregator
+    kept = None
     with _undisturbed(work):
         try:
             rows, gramians = _differentiate(work)
@@ -74,11 +77,29 @@ def _step(work: Work, reason: str) -> Step:
             with aggregator.one_step():
                 pairs, steps = _directions(work, rows, gramians, How("jacobian", 1.0, reason))
             remember(work.layout.ranks, aggregator)
+            if call.keep_rows:
+                kept = _KeptRows(work, rows)
         if not call.retain_graph:
             rows.release()
     with torch.no_grad():
         accumulate(pairs, call.adds)  # last, because nothing can fail from here on
-    return steps[0] if len(steps) == 1 else Step.of_groups(steps)
+    step = steps[0] if len(steps) == 1 else Step.of_groups(steps)
+    step.kept = kept
+    return step
+
+
+class _KeptRows(Kept):
+    """The rows of several processes."""
+
+    def __init__(self, work: Work, rows: Rows) -> None:
+        self.params, self.m, self.eps = [*work.common, *work.own], work.m, rows.eps
+        self._ranks, self._rows = work.layout.ranks, rows
+
+    def measure(self, metric: Metric | None = None, vectors: Sequence[Vector] = ()) -> Array:
+        return as_array(self._ranks.sum(self._rows.measure(metric, vectors)))
+
+    def combine(self, weights: Tensor) -> Pairs:
+        return self._rows.combine_all(weights)
 
 
 def _directions(work: Work, rows: Rows, gramians: Tensor, how: How) -> tuple[Pairs, list[Step]]:

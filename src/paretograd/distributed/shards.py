@@ -7,7 +7,7 @@ direction is a sum of shards. Apart from those passes, only the Gramian is sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from paretograd.autograd.graph import Losses
+from paretograd.autograd.kept import Vector
+from paretograd.autograd.metric import Metric, local
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
 from paretograd.distributed.prepare import Work
@@ -38,7 +40,7 @@ class ShardRows:
     def __init__(self, work: Work) -> None:
         """Differentiate, unless that was done before."""
         self._ranks, self._groups, self._own, self._m = work.layout.ranks, work.groups, work.own, work.m
-        self._reached = work.reached
+        self._reached, self._keep, self._metric = work.reached, work.call.keep_rows, work.call.metric
         self.eps = rounding(map(local, work.common))
         sums = work.mine.sums
         if sums is not None:
@@ -51,21 +53,42 @@ class ShardRows:
             for param, grad in pairs:
                 if id(param) in alone:
                     self._own_rows.give(param, 0, grad)
-                else:
+                if id(param) not in alone or self._keep:
                     self._rows.give(param, k, grad)
 
     def gramians(self, exact: bool) -> Tensor:
         """Return the part of this process's shards in the Gramian of each group, shape ``(groups, m, m)``, float64."""
         total = torch.zeros(len(self._groups), self._m, self._m, dtype=torch.float64, device=self._ranks.device)
         for part, params in zip(total, self._groups, strict=True):
-            kinds: dict[int, list[Tensor]] = {}
-            for param in params:
-                kinds.setdefault(_copies(param, self._ranks.size), []).append(param)
-            for copies, alike in kinds.items():
-                part += self._rows.gramian(alike, exact=exact).to(part.device) / copies
+            for copies, alike in self._by_copies(params):
+                part += self._rows.gramian(alike, exact=exact, metric=self._metric).to(part.device) / copies
         if self._own_rows.not_finite(self._own):
             total.fill_(torch.nan)
         return total
+
+    def _by_copies(self, params: Iterable[Tensor]) -> Iterable[tuple[int, list[Tensor]]]:
+        """Group parameters by the number of processes that hold the same part of them."""
+        kinds: dict[int, list[Tensor]] = {}
+        for param in params:
+            kinds.setdefault(_copies(param, self._ranks.size), []).append(param)
+        return kinds.items()
+
+    def measure(self, metric: Metric | None, vectors: Sequence[Vector]) -> Tensor:
+        """Return this process's part of the products of all rows and vectors, as `Rows.measure` does."""
+        size = self._m + len(vectors)
+        total = torch.zeros(size, size, dtype=torch.float64, device=self._ranks.device)
+        if metric is not None and metric.roots([]) is None:
+            raise ParameterError(
+                "a function as metric needs whole gradients, and each process holds a part; give a diagonal"
+            )
+        for copies, alike in self._by_copies([*(param for group in self._groups for param in group), *self._own]):
+            total += self._rows.measure(alike, metric, vectors).to(total.device) / copies
+        return total
+
+    def combine_all(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return each parameter with this process's part of ``sum_k w_k g_k``, from rows that are kept."""
+        params = [*(param for group in self._groups for param in group), *self._own]
+        return [(param, part.to(local(param))) for param, part in self._rows.combine(params, weights, keep=True)]
 
     def bad_losses(self) -> list[int]:
         """Return the losses whose rows have non-finite shards on this process."""
@@ -80,7 +103,7 @@ class ShardRows:
         ones = torch.ones(self._m, dtype=torch.float64, device="cpu")
         found = []
         for params, w in zip(self._groups, weights, strict=True):
-            found += self._rows.combine(params, w)
+            found += self._rows.combine(params, w, keep=self._keep)
         found += self._own_rows.combine(self._own, ones)
         return [(param, _like(part.to(local(param)), param)) for param, part in found]
 
@@ -110,12 +133,6 @@ def _taken(params: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
             found.append((param, local(_as_placed(param.grad, param))))
             param.grad = None
     return found
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return this process's part of a DTensor, or any other tensor unchanged."""
-    inner = getattr(tensor, "_local_tensor", None)
-    return tensor if inner is None else inner
 
 
 def _as_placed(grad: Any, param: Any) -> Tensor:

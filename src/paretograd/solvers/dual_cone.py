@@ -42,6 +42,23 @@ def project_dual_cone(unit: UnitGramian, u: Array, *, least: bool = False) -> Po
     return Point(weights, found.residual, found.steps, 1.0 + largest(found.a))
 
 
+def lift_slopes(unit: UnitGramian, slopes: Array) -> Point:
+    """Return the least multipliers ``v >= 0`` for which ``slopes + G v >= 0``: ``min v'Gv/2 + slopes'v, v >= 0``.
+
+    If the slopes are ``J u``, then ``u + J.T v`` is the projection of u onto the dual cone.
+
+    Args:
+        unit: the Gramian G.
+        slopes: shape ``(m,)``.
+    """
+    q = unit.restrict(slopes) / unit.norms
+    size = float(np.abs(q).max(initial=0.0))
+    if size == 0.0 or q.min() >= 0.0:
+        return Point(np.zeros(unit.m), 0.0, 0)
+    found = solve_nonneg_qp(unit.C, q / size, unit.resolution)
+    return Point(unit.expand(found.a * (size / unit.norms)), found.residual, found.steps, 1.0 + largest(found.a))
+
+
 def project_gradients(unit: UnitGramian) -> Point:
     """Project every gradient onto the dual cone: row k of the weights, shape ``(m, m)``, is for gradient k."""
     added, residual, steps, growth = _additions(unit, least=False)

@@ -1,0 +1,123 @@
+"""`Kept`: the gradients of a step's losses, kept until the optimizer has changed the parameters."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from paretograd.autograd.metric import Metric, local
+from paretograd.autograd.rows import Rows
+from paretograd.certificates.update import UpdateCertificate
+from paretograd.errors import ParameterError
+from paretograd.geometry.gramian import Array, as_array
+
+#: Values for each parameter, by ``id``. Those of DTensors are the local parts.
+Vector = Mapping[int, Tensor]
+
+
+class Kept(ABC):
+    """The rows of all losses over all their parameters, on one process or several.
+
+    Attributes:
+        params: the parameters, whether aggregated or not.
+        m: number of losses.
+        eps: rounding of the products, relative to the norms.
+    """
+
+    params: list[Tensor]
+    m: int
+    eps: float
+
+    @abstractmethod
+    def measure(self, metric: Metric | None = None, vectors: Sequence[Vector] = ()) -> Array:
+        """Return the inner products of all rows and vectors, as `Rows.measure` does, identical on all processes."""
+
+    @abstractmethod
+    def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return each parameter with ``sum_k w_k g_k``, its local part for a DTensor. The rows are kept."""
+
+
+class KeptRows(Kept):
+    """The rows of a single process."""
+
+    def __init__(self, rows: Rows, params: Sequence[Tensor], eps: float) -> None:
+        self.params, self.m, self.eps, self._rows = list(params), rows.m, eps, rows
+
+    def measure(self, metric: Metric | None = None, vectors: Sequence[Vector] = ()) -> Array:
+        return as_array(self._rows.measure(self.params, metric, vectors))
+
+    def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
+        return self._rows.combine(self.params, weights, keep=True)
+
+
+class Update:
+    """The change that an optimizer made. See `Step.of_update`.
+
+    Attributes:
+        certificate: slopes and conflicts; None before the change was made.
+    """
+
+    def __init__(self) -> None:
+        self.certificate: UpdateCertificate | None = None
+
+    @property
+    def slopes(self) -> tuple[float, ...]:
+        """Slopes of all losses along the change."""
+        return self._found.slopes
+
+    @property
+    def cosines(self) -> tuple[float, ...]:
+        """Cosines of all gradients with the change."""
+        return self._found.cosines
+
+    @property
+    def conflicts(self) -> tuple[int, ...]:
+        """Numbers of the losses that the change increases."""
+        return self._found.conflicts
+
+    @property
+    def cosine(self) -> float:
+        """Cosine of ``.grad`` with the change."""
+        return self._found.cosine
+
+    @property
+    def _found(self) -> UpdateCertificate:
+        if self.certificate is None:
+            raise ParameterError("the update has not been made yet: call optimizer.step() inside of the with block")
+        return self.certificate
+
+    def __str__(self) -> str:
+        return str(self._found)
+
+
+@contextmanager
+def watched(kept: Kept, names: tuple[str, ...] | None, update: Update) -> Iterator[Update]:
+    """Compare the parameters before and after the block."""
+    before = snapshot(kept.params)
+    yield update
+    with torch.no_grad():
+        change = difference(kept.params, before)
+        grads = {id(param): param.grad for param in kept.params}
+        known = all(grad is not None for grad in grads.values())
+        direction = (
+            {key: local(grad).to_dense() for key, grad in grads.items() if grad is not None} if known else change
+        )
+        products = kept.measure(None, [change, direction])
+    if not known:
+        products[-1] = products[:, -1] = float("nan")
+    update.certificate = UpdateCertificate.of_products(products, names)
+
+
+def snapshot(params: Sequence[Tensor]) -> dict[int, Tensor]:
+    """Return copies of the parameters."""
+    values = [local(param).detach() for param in params]
+    return {id(param): value.clone() for param, value in zip(params, values, strict=True)}
+
+
+def difference(params: Sequence[Tensor], before: Vector) -> dict[int, Tensor]:
+    """Return by how much the parameters have decreased."""
+    return {id(param): before[id(param)] - local(param).detach() for param in params}
