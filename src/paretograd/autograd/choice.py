@@ -20,7 +20,7 @@ from torch import Tensor
 
 from paretograd.autograd.batched import BatchedRows, chunks_of, obstacle
 from paretograd.autograd.by_layers import LayersWay
-from paretograd.autograd.call import Plan
+from paretograd.autograd.call import Plan, is_private
 from paretograd.autograd.samples.way import SamplesWay
 from paretograd.autograd.step import SHOWN, How
 from paretograd.autograd.ways import NotFiniteError, Pairs, PlainRows, Way
@@ -288,7 +288,8 @@ def _why(kind: _Kind) -> str:
 def _kind_of(plan: Plan) -> _Kind:
     shapes = tuple((tuple(param.shape), param.dtype) for param in plan.common)
     call = plan.call
-    options = (call.has_rule, call.chunk, call.keep_rows, call.metric is not None)
+    mixed = call.keep_rows and not all(is_private(param, plan.reached) for param in plan.own)
+    options = (call.has_rule, call.chunk, call.keep_rows, mixed, call.metric is not None)
     key = (plan.graph.signature, shapes, len(plan.groups), plan.m, plan.device, *options)
     if key not in _KNOWN:
         while len(_KNOWN) >= _KINDS:
@@ -296,6 +297,8 @@ def _kind_of(plan: Plan) -> _Kind:
         size = sum(param.numel() for param in plan.common)
         about = f"{plan.m} losses, {size:,} shared parameters on {plan.device}"
         refused = {"gramian": "a metric, or an update to look at, needs rows"} if call.needs_rows else {}
+        if mixed:
+            refused["batched"] = "it adds up the gradients of several losses where the rule is not applied"
         _KNOWN[key] = _Kind(about, refused=refused)
     return _KNOWN[key]
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +14,7 @@ from paretograd.autograd.metric import Metric, local
 from paretograd.autograd.rows import Rows
 from paretograd.certificates.update import UpdateCertificate
 from paretograd.errors import ParameterError
-from paretograd.geometry.gramian import Array, as_array
+from paretograd.geometry.gramian import Array, as_array, out_of_range
 
 #: Values for each parameter, by ``id``. Those of DTensors are the local parts.
 Vector = Mapping[int, Tensor]
@@ -32,9 +33,16 @@ class Kept(ABC):
     m: int
     eps: float
 
-    @abstractmethod
     def measure(self, metric: Metric | None = None, vectors: Sequence[Vector] = ()) -> Array:
         """Return the inner products of all rows and vectors, as `Rows.measure` does, identical on all processes."""
+        products = self._measure(metric, vectors, exact=False)
+        if not np.isfinite(products).all() or out_of_range(products, self.eps) is not None:
+            products = self._measure(metric, vectors, exact=True)
+        return products
+
+    @abstractmethod
+    def _measure(self, metric: Metric | None, vectors: Sequence[Vector], *, exact: bool) -> Array:
+        """Return the products, in float64 if they are to be exact."""
 
     @abstractmethod
     def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -47,8 +55,8 @@ class KeptRows(Kept):
     def __init__(self, rows: Rows, params: Sequence[Tensor], eps: float) -> None:
         self.params, self.m, self.eps, self._rows = list(params), rows.m, eps, rows
 
-    def measure(self, metric: Metric | None = None, vectors: Sequence[Vector] = ()) -> Array:
-        return as_array(self._rows.measure(self.params, metric, vectors))
+    def _measure(self, metric: Metric | None, vectors: Sequence[Vector], *, exact: bool) -> Array:
+        return as_array(self._rows.measure(self.params, metric, vectors, exact=exact))
 
     def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         return self._rows.combine(self.params, weights, keep=True)

@@ -295,7 +295,7 @@ def _products(bucket: Sequence[_Held], lists: list[list[Tensor]], metric: Metric
         scaled = []
         for held, rows, root in zip(bucket, lists, roots, strict=True):
             if root is not None:
-                factor, values = held.part(root), [real(row) for row in rows]
+                factor, values = held.part(root), [real(row).double() if exact else real(row) for row in rows]
                 rows = [*(row * factor for row in values[:count]), *(row / factor for row in values[count:])]
             scaled.append(rows)
         return gramian_of_lists(_of_one_dtype(scaled), exact=exact)

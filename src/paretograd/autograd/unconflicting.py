@@ -167,6 +167,15 @@ class Unconflicting(Optimizer):
         """Load a state of the wrapped optimizer."""
         self.optimizer.load_state_dict(state_dict)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if not key.startswith("_optimizer_")} | {
+            "_kept": None
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        super().__setstate__({})  # sets up the hooks
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset all gradients, and forget the rows."""
         self._kept = None
@@ -253,7 +262,10 @@ class Unconflicting(Optimizer):
         scale = scale[:-1] * scale[-1]
         proposed = tuple(np.flatnonzero(slopes < -_ROUNDING * scale).tolist())
         self._noise *= _DECAY
-        if not proposed or not np.isfinite(products).all():
+        if not np.isfinite(products).all():
+            self._reset(kept.params, own, before)
+            raise ParameterError("the optimizer made an update that is not finite; the parameters stay as they were")
+        if not proposed:
             return Projection()
         unit = unit_gramian(gramian, kept.eps)
         multipliers, margin = np.zeros(kept.m), self._noise

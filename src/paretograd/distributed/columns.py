@@ -141,9 +141,9 @@ class Columns:
         """
         return torch.stack([self._measure(buckets, metric, (), exact) for buckets in self.groups])
 
-    def measure(self, metric: Metric | None, vectors: Sequence[Vector]) -> Tensor:
+    def measure(self, metric: Metric | None, vectors: Sequence[Vector], exact: bool) -> Tensor:
         """Return the part of this process's columns in the products of all rows and vectors, as `Rows.measure` does."""
-        return self._measure(self._order, metric, vectors, exact=False)
+        return self._measure(self._order, metric, vectors, exact)
 
     def _measure(
         self, buckets: Sequence[Bucket], metric: Metric | None, vectors: Sequence[Vector], exact: bool
@@ -152,7 +152,7 @@ class Columns:
         total = torch.zeros(size, size, dtype=torch.float64, device=self.ranks.device)
         for bucket in buckets:
             assert bucket.kept is not None
-            rows = bucket.kept
+            rows = bucket.kept.double() if exact else bucket.kept
             parts = [bucket.slice(vector, self.ranks.rank) for vector in vectors]
             if metric is not None:
                 roots = metric.roots(bucket.params)
@@ -165,7 +165,7 @@ class Columns:
                 rows, parts = rows * root, [part / root for part in parts]
             if parts:
                 rows = torch.cat([rows, torch.stack(parts)])
-            total += row_gramian(rows.double() if exact else rows).to(total.device)
+            total += row_gramian(rows).to(total.device)
         return total
 
     def own_finite(self) -> bool:

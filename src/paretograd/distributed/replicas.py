@@ -99,9 +99,9 @@ class ReplicaRows:
         """Return each parameter with its gradient, identical on all processes."""
         return self.columns.combine(weights)
 
-    def measure(self, metric: Metric | None, vectors: Sequence[Vector]) -> Tensor:
+    def measure(self, metric: Metric | None, vectors: Sequence[Vector], exact: bool) -> Tensor:
         """Return this process's part of the products of all rows and vectors."""
-        return self.columns.measure(metric, vectors)
+        return self.columns.measure(metric, vectors, exact)
 
     def combine_all(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with ``sum_k w_k g_k``, whether aggregated or not, from rows that are kept."""

@@ -95,8 +95,8 @@ class _KeptRows(Kept):
         self.params, self.m, self.eps = [*work.common, *work.own], work.m, rows.eps
         self._ranks, self._rows = work.layout.ranks, rows
 
-    def measure(self, metric: Metric | None = None, vectors: Sequence[Vector] = ()) -> Array:
-        return as_array(self._ranks.sum(self._rows.measure(metric, vectors)))
+    def _measure(self, metric: Metric | None, vectors: Sequence[Vector], *, exact: bool) -> Array:
+        return as_array(self._ranks.sum(self._rows.measure(metric, vectors, exact)))
 
     def combine(self, weights: Tensor) -> Pairs:
         return self._rows.combine_all(weights)

@@ -73,7 +73,7 @@ class ShardRows:
             kinds.setdefault(_copies(param, self._ranks.size), []).append(param)
         return kinds.items()
 
-    def measure(self, metric: Metric | None, vectors: Sequence[Vector]) -> Tensor:
+    def measure(self, metric: Metric | None, vectors: Sequence[Vector], exact: bool) -> Tensor:
         """Return this process's part of the products of all rows and vectors, as `Rows.measure` does."""
         size = self._m + len(vectors)
         total = torch.zeros(size, size, dtype=torch.float64, device=self._ranks.device)
@@ -82,7 +82,7 @@ class ShardRows:
                 "a function as metric needs whole gradients, and each process holds a part; give a diagonal"
             )
         for copies, alike in self._by_copies([*(param for group in self._groups for param in group), *self._own]):
-            total += self._rows.measure(alike, metric, vectors).to(total.device) / copies
+            total += self._rows.measure(alike, metric, vectors, exact=exact).to(total.device) / copies
         return total
 
     def combine_all(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
