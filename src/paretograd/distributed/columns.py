@@ -20,7 +20,6 @@ from paretograd.autograd.metric import Metric
 from paretograd.autograd.products import combination, row_gramian
 from paretograd.distributed.buckets import BUCKET, Bucket, buckets_of
 from paretograd.distributed.ranks import Ranks
-from paretograd.errors import ParameterError
 
 #: Largest number of bytes in flight at a time, and of buckets of the direction.
 _FLYING, _IN_FLIGHT = 2 * BUCKET, 2
@@ -156,10 +155,7 @@ class Columns:
             parts = [bucket.slice(vector, self.ranks.rank) for vector in vectors]
             if metric is not None:
                 roots = metric.roots(bucket.params)
-                if roots is None:
-                    raise ParameterError(
-                        "a function as metric needs whole gradients, and each process holds a part; give a diagonal"
-                    )
+                assert roots is not None  # `prepare` refuses functions
                 known = {id(param): root for param, root in zip(bucket.params, roots, strict=True) if root is not None}
                 root = bucket.slice(known, self.ranks.rank, 1.0)
                 rows, parts = rows * root, [part / root for part in parts]

@@ -219,6 +219,10 @@ def _look(call: Call, mine: Mine, layout: Layout) -> _Seen:
             "per_sample=True makes each sample an objective, and the processes have different samples: pass "
             "parallel='objectives' and the model as params"
         )
+    if call.metric is not None and call.metric.roots([]) is None:
+        raise ParameterError(
+            "a function as metric needs whole gradients, and each process holds a part of them; give a diagonal"
+        )
     if call.samples is not None and layout.kind == "objectives":
         raise ParameterError("samples weights processes with the same losses; omit it with parallel='objectives'")
     if isinstance(call.samples, int) and call.samples * layout.ranks.size >= _MOST_SAMPLES:

@@ -19,7 +19,16 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import torch
 import torch.distributed as dist
 
-from support.processes import accumulation, data_parallel, failures, hooks, objectives, recipes, sharded  # noqa: F401
+from support.processes import (  # noqa: F401
+    accumulation,
+    data_parallel,
+    failures,
+    hooks,
+    objectives,
+    recipes,
+    sharded,
+    updates,
+)
 from support.processes.common import CASES, DEVICE, SIZES
 
 #: Long enough for a busy machine, short enough for a test of what hangs.
