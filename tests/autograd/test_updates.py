@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.models import MODELS
 from torch import Tensor, nn
 
 import paretograd as pg
@@ -33,9 +34,9 @@ def flat(values: Any) -> Tensor:
     return torch.cat([value.detach().reshape(-1).double() for value in values])
 
 
-@pytest.mark.parametrize("engine", ["auto", "jacobian", "batched"])
+@pytest.mark.parametrize("engine", ["auto", "jacobian", "batched", "gramian"])
 @pytest.mark.parametrize("specific", [False, True])
-@pytest.mark.filterwarnings("ignore:engine='batched' is not possible")
+@pytest.mark.filterwarnings("ignore:engine=")
 def test_slopes_are_those_of_all_parameters(engine: Any, specific: bool) -> None:
     net = Tasks()
     params = list(net.parameters())
@@ -165,3 +166,42 @@ def test_certificates_of_matrices() -> None:
     ]:
         with pytest.raises(pg.ParetogradError, match=text):
             pg.certify_update(J, update)
+
+
+@pytest.mark.parametrize("engine", ["jacobian", "batched", "gramian"])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of engines and losses, which other tests look at
+def test_every_model_is_measured_in_every_way(name: str, engine: Any) -> None:
+    """Products of the kept gradients with vectors, and their combination, are those of the Jacobian."""
+    problem = MODELS[name]()
+    params = [param for param in problem.params if param.requires_grad]
+    torch.manual_seed(0)  # of dropout
+    blocks = [block.detach() for block in pg.jacobian(problem.losses(), params)]
+
+    def real(values: Tensor) -> Tensor:
+        return torch.view_as_real(values) if values.is_complex() else values
+
+    torch.manual_seed(0)
+    step = pg.backward(problem.losses(), pg.UPGrad(), params, engine=engine, keep_rows=True)
+    kept = step.kept
+    assert kept is not None
+    of = {id(param): block for param, block in zip(params, blocks, strict=True)}
+    vectors = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        vectors.append({id(param): torch.randn_like(param).detach() for param in kept.params})
+    J = torch.cat([real(of[id(param)]).reshape(kept.m, -1) for param in kept.params], dim=1)
+    V = torch.stack([torch.cat([real(vector[id(param)]).reshape(-1) for param in kept.params]) for vector in vectors])
+    every = torch.cat([J, V])
+    want = every @ every.T
+    scale = float(want.diagonal().max())
+    with torch.no_grad(), kept.updating():
+        for param in kept.params:
+            param.mul_(1.1)  # what was kept does not depend on the parameters any more
+    found = torch.from_numpy(kept.measure(vectors))
+    torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-11 * scale)
+    weights = torch.linspace(-1.0, 2.0, kept.m, dtype=torch.float64)
+    for param, part in kept.combine(weights):
+        wanted = torch.tensordot(weights.to(of[id(param)].dtype), of[id(param)], dims=1)
+        torch.testing.assert_close(part.to_dense(), wanted, rtol=1e-9, atol=1e-11 * math.sqrt(scale))
+    kept.close()

@@ -13,10 +13,9 @@ from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.autograd.call import Call, Engine, Parallel, Params, Plan, listed, named, plan_of, rule_of, settled
 from paretograd.autograd.choice import Differentiation
 from paretograd.autograd.entry import handler, opaque
-from paretograd.autograd.kept import KeptRows
 from paretograd.autograd.metric import Given, Metric, metric_of
 from paretograd.autograd.step import How, Step
-from paretograd.autograd.ways import NotFiniteError, Pairs, RowsWay, Way
+from paretograd.autograd.ways import NotFiniteError, Pairs, Way
 from paretograd.errors import NonFiniteGradientError
 
 #: Attributes in which torch keeps the hooks of `register_hook` and of `register_post_accumulate_grad_hook`.
@@ -135,8 +134,7 @@ def _alone(call: Call) -> Step:
             way = differentiation.way
             pairs, steps = _directions(plan, way, differentiation.how)
             if call.keep_rows:
-                assert isinstance(way, RowsWay)
-                kept = KeptRows(way.rows, [*plan.common, *plan.own], way.eps)
+                kept = way.kept()
             way.release()
             differentiation.finish()
     with torch.no_grad():

@@ -12,6 +12,8 @@ Parameters without a rule for their layer use rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +24,11 @@ from torch.utils.hooks import RemovableHandle
 from paretograd.autograd.batched import Source, batched_rows, start, unwrapped, weighted_gradients
 from paretograd.autograd.call import Plan
 from paretograd.autograd.graph import release
+from paretograd.autograd.kept import Kept, Vector
 from paretograd.autograd.layers.layer import Layer, Part
 from paretograd.autograd.layers.uses import split_layers, tied_layers
-from paretograd.autograd.products import combination, rounding, row_gramian
+from paretograd.autograd.metric import real
+from paretograd.autograd.products import combination, inner_products, rounding, row_gramian
 from paretograd.autograd.ways import NotFiniteError, Pairs, Way, present
 from paretograd.geometry.gramian import Array, as_array, out_of_range
 from paretograd.geometry.row_lists import accumulator
@@ -54,8 +58,8 @@ class LayersWay(Way):
         """
         self._plan = plan
         self._retain = retain or plan.call.retain_graph
-        source, own = start(plan)
-        self._own = [pair for pairs in own.values() for pair in pairs]
+        source, self._of_losses = start(plan)
+        self._own = [pair for pairs in self._of_losses.values() for pair in pairs]
         self._parts = [_LayerGroup(plan, params, source) for params in plan.groups]
         self.gramians = torch.stack([part.gramian for part in self._parts])
         self.array = np.stack([part.array for part in self._parts])
@@ -64,6 +68,8 @@ class LayersWay(Way):
         self.share = sum(part.served for part in self._parts) / max(total, 1)
         if not all(bool(torch.isfinite(grad).all()) for _, grad in self._own):
             raise NotFiniteError([], list)  # only plain passes tell which
+        if plan.call.keep_rows and self.passes:
+            raise RuntimeError("the gradients of its layers are too large to keep until the update")
 
     @property
     def passes(self) -> bool:
@@ -73,12 +79,68 @@ class LayersWay(Way):
     def combine(self, weights: Sequence[Tensor]) -> Pairs:
         found = list(self._own)
         for part, chosen in zip(self._parts, weights, strict=True):
-            found += part.combine(chosen, free=not self._retain and part is self._parts[-1])
+            free = not self._retain and part is self._parts[-1]
+            found += part.combine(chosen, free, keep=self._plan.call.keep_rows)
         return found
 
     def release(self) -> None:
-        if not self._plan.call.retain_graph and (self._retain or not self._parts[-1].streams):
+        if self._plan.call.keep_rows or self._plan.call.retain_graph:
+            return
+        if self._retain or not self._parts[-1].streams:
             release(self._plan.graph.nodes)
+
+    def kept(self) -> Kept:
+        return KeptLayers(self._plan, self._parts, self._of_losses, self.array.sum(axis=0), self.eps)
+
+
+class KeptLayers(Kept):
+    """The gradients of layers' outputs, with the inputs that the graph holds."""
+
+    def __init__(
+        self, plan: Plan, parts: Sequence[_LayerGroup], own: Mapping[int, Pairs], gramian: Array, eps: float
+    ) -> None:
+        held = {id(param) for part in parts for param in part.held()}
+        held |= {id(param) for pairs in own.values() for param, _ in pairs}
+        self.params = [param for param in (*plan.common, *plan.own) if id(param) in held]
+        self.m, self.eps = plan.m, eps
+        self._plan, self._parts, self._own = plan, parts, own
+        self._gramian = gramian.copy()
+        for k, pairs in own.items():  # of one loss each
+            grads = [grad.to(accumulator(grad.dtype)) for _, grad in pairs]
+            self._gramian[k, k] += sum(float(row_gramian(grad[None])) for grad in grads)
+
+    def _measure(self, vectors: Sequence[Vector], *, exact: bool) -> Array:
+        found = np.zeros((self.m + len(vectors),) * 2)
+        found[: self.m, : self.m] = self._gramian
+        for number, vector in enumerate(vectors, self.m):
+            slopes = sum((part.slopes(vector) for part in self._parts), np.zeros(self.m))
+            for k, pairs in self._own.items():
+                slopes[k] += sum(float(_inner(grad, vector[id(param)])) for param, grad in pairs)
+            found[: self.m, number] = found[number, : self.m] = slopes
+            for other, earlier in enumerate(vectors[: number - self.m + 1], self.m):
+                products = [_inner(earlier[id(param)], vector[id(param)]) for param in self.params]
+                found[number, other] = found[other, number] = float(torch.stack(products).sum())
+        return found
+
+    def combine(self, weights: Tensor) -> Pairs:
+        found = [pair for part in self._parts for pair in part.combine(weights, free=False, keep=True)]
+        numbers = weights.tolist()
+        return found + [(param, numbers[k] * grad) for k, pairs in self._own.items() for param, grad in pairs]
+
+    def updating(self) -> AbstractContextManager[None]:
+        """Let the parameters change. The graph holds them, too, but only its inputs of layers are read later."""
+        hidden: Any = torch.autograd._unsafe_preserve_version_counter  # type: ignore[attr-defined]
+        context: AbstractContextManager[None] = hidden(tuple(self.params))
+        return context
+
+    def close(self) -> None:
+        release(self._plan.graph.nodes)
+
+
+def _inner(one: Tensor, other: Tensor) -> Tensor:
+    kind = accumulator(torch.promote_types(real(one).dtype, real(other).dtype))
+    rows = (real(values).reshape(1, -1).to(kind) for values in (one, other))
+    return inner_products(*rows).reshape(()).cpu()
 
 
 class _LayerGroup:
@@ -196,21 +258,42 @@ class _LayerGroup:
             self._scales = torch.ones_like(scales)
             self.gramian, self.array = self._differentiate(self._source)
 
-    def combine(self, weights: Tensor, free: bool) -> Pairs:
-        """Return each parameter with its gradient of ``sum_k w_k f_k``, and release what was stored for it."""
+    def combine(self, weights: Tensor, free: bool, keep: bool = False) -> Pairs:
+        """Return each parameter with its gradient of ``sum_k w_k f_k``, and release what was stored for it.
+
+        Args:
+            weights: shape ``(m,)``.
+            free: free the graph, if a pass is needed.
+            keep: release nothing.
+        """
         if self.streams:
             return present(self._params, weighted_gradients(self._losses, self._params, weights, free=free))
         scaled = weights / self._scales.to(weights)
+        layers, others = (list(self._layers), list(self._rows)) if keep else (self._layers, self._rows)
         found: Pairs = []
-        while self._layers:
-            layer, rows = self._layers.pop()
+        while layers:
+            layer, rows = layers.pop()
             grad = combination(scaled, rows)
             del rows  # first, because the gradients can reuse its memory
             found += list(zip(layer.params, layer.gradients(grad), strict=True))
-        while self._rows:
-            param, rows = self._rows.pop()
+        while others:
+            param, rows = others.pop()
             found.append((param, combination(scaled, rows)))
         return fitted(found)
+
+    def held(self) -> list[Tensor]:
+        """Return the parameters that have gradients."""
+        return [param for layer, _ in self._layers for param in layer.params] + [param for param, _ in self._rows]
+
+    def slopes(self, vector: Vector) -> Array:
+        """Return the inner products of all losses' gradients with a vector."""
+        parts = [layer.slopes(rows, [vector[id(param)] for param in layer.params]) for layer, rows in self._layers]
+        for param, rows in self._rows:
+            kind = accumulator(real(rows).dtype)
+            flat = real(rows).reshape(len(rows), -1).to(kind)
+            parts.append(inner_products(flat, real(vector[id(param)]).reshape(1, -1).to(kind))[:, 0])
+        total = torch.stack([part.to(self.gramian.device) for part in parts]).sum(dim=0)
+        return as_array(total / self._scales.to(total))
 
 
 def _consumed_rows(

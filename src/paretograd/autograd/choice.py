@@ -289,16 +289,18 @@ def _kind_of(plan: Plan) -> _Kind:
     shapes = tuple((tuple(param.shape), param.dtype) for param in plan.common)
     call = plan.call
     mixed = call.keep_rows and not all(is_private(param, plan.reached) for param in plan.own)
-    options = (call.has_rule, call.chunk, call.keep_rows, mixed, call.metric is not None)
+    options = (call.has_rule, call.chunk, call.metric is not None, call.keep_rows, call.retain_graph, mixed)
     key = (plan.graph.signature, shapes, len(plan.groups), plan.m, plan.device, *options)
     if key not in _KNOWN:
         while len(_KNOWN) >= _KINDS:
             del _KNOWN[next(iter(_KNOWN))]
         size = sum(param.numel() for param in plan.common)
         about = f"{plan.m} losses, {size:,} shared parameters on {plan.device}"
-        refused = {"gramian": "a metric, or an update to look at, needs rows"} if call.needs_rows else {}
+        refused = {}
         if mixed:
-            refused["batched"] = "it adds up the gradients of several losses where the rule is not applied"
+            refused = dict.fromkeys(_WAYS, "it adds up the gradients of several losses where the rule is not applied")
+        if call.metric is not None or (call.keep_rows and call.retain_graph):
+            refused["gramian"] = "a metric needs rows, and so does keep_rows with retain_graph"
         _KNOWN[key] = _Kind(about, refused=refused)
     return _KNOWN[key]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from paretograd.autograd.metric import Metric, local
+from paretograd.autograd.metric import local
 from paretograd.autograd.rows import Rows
 from paretograd.certificates.update import UpdateCertificate
 from paretograd.errors import ParameterError
@@ -21,7 +21,7 @@ Vector = Mapping[int, Tensor]
 
 
 class Kept(ABC):
-    """The rows of all losses over all their parameters, on one process or several.
+    """The gradients of all losses over all their parameters, on one process or several.
 
     Attributes:
         params: the parameters, whether aggregated or not.
@@ -33,30 +33,41 @@ class Kept(ABC):
     m: int
     eps: float
 
-    def measure(self, metric: Metric | None = None, vectors: Sequence[Vector] = ()) -> Array:
-        """Return the inner products of all rows and vectors, as `Rows.measure` does, identical on all processes."""
-        products = self._measure(metric, vectors, exact=False)
+    def measure(self, vectors: Sequence[Vector]) -> Array:
+        """Return the inner products of all gradients and vectors, ``(m + vectors, m + vectors)``.
+
+        They are over all parameters, and identical on all processes.
+        """
+        products = self._measure(vectors, exact=False)
         if not np.isfinite(products).all() or out_of_range(products, self.eps) is not None:
-            products = self._measure(metric, vectors, exact=True)
+            products = self._measure(vectors, exact=True)
         return products
 
     @abstractmethod
-    def _measure(self, metric: Metric | None, vectors: Sequence[Vector], *, exact: bool) -> Array:
-        """Return the products, in float64 if they are to be exact."""
+    def _measure(self, vectors: Sequence[Vector], *, exact: bool) -> Array:
+        """Return the products. If they are to be exact, no product of finite numbers overflows or underflows."""
 
     @abstractmethod
     def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return each parameter with ``sum_k w_k g_k``, its local part for a DTensor. The rows are kept."""
+        """Return each parameter with ``sum_k w_k g_k``, its local part for a DTensor. The gradients are kept."""
+
+    def updating(self) -> AbstractContextManager[None]:
+        """Return the context in which the parameters may be changed."""
+        return nullcontext()
+
+    def close(self) -> None:  # noqa: B027  # most have nothing to do
+        """Free what the graph holds. Nothing can be asked any more."""
 
 
 class KeptRows(Kept):
     """The rows of a single process."""
 
     def __init__(self, rows: Rows, params: Sequence[Tensor], eps: float) -> None:
-        self.params, self.m, self.eps, self._rows = list(params), rows.m, eps, rows
+        self.params = [param for param in params if rows.has(param)]
+        self.m, self.eps, self._rows = rows.m, eps, rows
 
-    def _measure(self, metric: Metric | None, vectors: Sequence[Vector], *, exact: bool) -> Array:
-        return as_array(self._rows.measure(self.params, metric, vectors, exact=exact))
+    def _measure(self, vectors: Sequence[Vector], *, exact: bool) -> Array:
+        return as_array(self._rows.measure(self.params, vectors, exact=exact))
 
     def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         return self._rows.combine(self.params, weights, keep=True)
@@ -106,7 +117,8 @@ class Update:
 def watched(kept: Kept, names: tuple[str, ...] | None, update: Update) -> Iterator[Update]:
     """Compare the parameters before and after the block."""
     before = snapshot(kept.params)
-    yield update
+    with kept.updating():
+        yield update
     with torch.no_grad():
         change = difference(kept.params, before)
         grads = {id(param): param.grad for param in kept.params}
@@ -114,7 +126,7 @@ def watched(kept: Kept, names: tuple[str, ...] | None, update: Update) -> Iterat
         direction = (
             {key: local(grad).to_dense() for key, grad in grads.items() if grad is not None} if known else change
         )
-        products = kept.measure(None, [change, direction])
+        products = kept.measure([change, direction])
     if not known:
         products[-1] = products[:, -1] = float("nan")
     update.certificate = UpdateCertificate.of_products(products, names)

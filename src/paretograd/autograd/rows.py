@@ -113,6 +113,10 @@ class Rows:
                 if factors[k] != 1.0:
                     held.rows[k] = row * factors[k]
 
+    def has(self, param: Tensor) -> bool:
+        """Return True if some loss has a row of a parameter."""
+        return id(param) in self._held
+
     def row(self, param: Tensor, k: int) -> Tensor | None:
         """Return the row of loss k of a parameter, or None."""
         held = self._held.get(id(param))
@@ -142,16 +146,18 @@ class Rows:
             exact: multiply in float64, so that no product of finite float32 numbers overflows or underflows.
             metric: the inner product; None for the Euclidean one.
         """
-        if metric is not None:
-            return self.measure(params, metric, exact=exact)[: self.m, : self.m]
         total = torch.zeros(self.m, self.m, dtype=torch.float64, device=self._device)
         for losses, held in self._alike(params):
-            part = gramian_of_lists([list(each.rows.values()) for each in held], exact=exact).to(self._device)
-            self._add(total, losses, part)
+            if metric is None:
+                self._add(total, losses, gramian_of_lists([list(each.rows.values()) for each in held], exact=exact))
+                continue
+            for bucket in _buckets(held):  # so that only as many rows are multiplied by P at a time
+                self._add(total, losses, _gramian_in(metric, bucket, exact))
         return total
 
     def _add(self, total: Tensor, losses: tuple[int, ...], part: Tensor) -> None:
         """Add products of some losses, and of what comes after all losses."""
+        part = part.to(self._device)
         if part.shape == total.shape:
             total += part
         else:
@@ -159,22 +165,13 @@ class Rows:
             total[index[:, None], index] += part
 
     def measure(
-        self,
-        params: Iterable[Tensor],
-        metric: Metric | None = None,
-        vectors: Sequence[Mapping[int, Tensor]] = (),
-        *,
-        exact: bool = False,
+        self, params: Iterable[Tensor], vectors: Sequence[Mapping[int, Tensor]], *, exact: bool = False
     ) -> Tensor:
-        """Return the inner products ``<g_i, P g_j>`` of gradients, ``<g_i, u>`` with vectors, and of these.
-
-        They are computed by buckets of parameters, so that only as many rows are multiplied by P at a time.
+        """Return the inner products of all rows and vectors over some parameters.
 
         Args:
             params: the parameters.
-            metric: P; None for the identity.
-            vectors: updates u, for each parameter by ``id``. Products of two of them are in the metric of the inverse
-                of P if P is diagonal, and Euclidean otherwise.
+            vectors: values for each parameter, by ``id``.
             exact: multiply in float64.
 
         Returns:
@@ -183,9 +180,16 @@ class Rows:
         size = self.m + len(vectors)
         total = torch.zeros(size, size, dtype=torch.float64, device=self._device)
         for losses, held in self._alike(params):
+            for each in held:
+                if each.indices is not None:  # vectors have entries elsewhere, too
+                    whole, part = (
+                        gramian_of_lists([[real(value) for value in values]], exact=exact)
+                        for values in ([v[id(each.param)] for v in vectors], _parts(each, vectors))
+                    )
+                    total[self.m :, self.m :] += (whole - part).to(total.device)
             for bucket in _buckets(held):
-                lists = [_with_vectors(each, vectors) for each in bucket]
-                self._add(total, losses, _products(bucket, lists, metric, exact).to(self._device))
+                lists = [[*each.rows.values(), *_parts(each, vectors)] for each in bucket]
+                self._add(total, losses, gramian_of_lists(_of_one_dtype(lists), exact=exact))
         return total
 
     def _alike(self, params: Iterable[Tensor]) -> Iterator[tuple[tuple[int, ...], list[_Held]]]:
@@ -273,41 +277,36 @@ def _buckets(held: list[_Held]) -> Iterator[list[_Held]]:
         yield bucket
 
 
-def _with_vectors(held: _Held, vectors: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
-    """Return the rows of a parameter and its parts of vectors, in one dtype."""
-    rows = list(held.rows.values())
+def _parts(held: _Held, vectors: Sequence[Mapping[int, Tensor]]) -> list[Tensor]:
+    """Return the parts of vectors that belong to the rows of a parameter, in their memory order."""
     found = []
     for vector in vectors:
         part = held.part(vector[id(held.param)])
         if held.indices is None and not (part.is_contiguous() and held.param.is_contiguous()):
             part = _in_order_of(held.param, part)
         found.append(part)
-    return _of_one_dtype([[*rows, *found]])[0] if found else rows
+    return found
 
 
-def _products(bucket: Sequence[_Held], lists: list[list[Tensor]], metric: Metric | None, exact: bool) -> Tensor:
-    """Return the products of the rows of some parameters, in a metric, and with the vectors after them."""
-    if metric is None:
-        return gramian_of_lists(lists, exact=exact)
-    count = len(bucket[0].rows)
+def _gramian_in(metric: Metric, bucket: Sequence[_Held], exact: bool) -> Tensor:
+    """Return the inner products of the rows of some parameters in a metric."""
+    lists = [list(held.rows.values()) for held in bucket]
     roots = metric.roots([held.param for held in bucket])
     if roots is not None:
-        scaled = []
-        for held, rows, root in zip(bucket, lists, roots, strict=True):
+        for k, (held, root) in enumerate(zip(bucket, roots, strict=True)):
             if root is not None:
-                factor, values = held.part(root), [real(row).double() if exact else real(row) for row in rows]
-                rows = [*(row * factor for row in values[:count]), *(row / factor for row in values[count:])]
-            scaled.append(rows)
-        return gramian_of_lists(_of_one_dtype(scaled), exact=exact)
-    joined = []
-    for held, rows in zip(bucket, lists, strict=True):
-        if held.indices is not None:
-            raise ParameterError("a function as metric cannot be applied to sparse gradients; give a diagonal")
-        joined.append([*rows, *(part for row in rows[:count] for part in metric.apply([held.param], [row]))])
-    found = gramian_of_lists(joined, exact=exact)
-    part, cross = found[: len(lists[0]), : len(lists[0])].clone(), found[:count, len(lists[0]) :]
-    part[:count, :count] = 0.5 * (cross + cross.T)
-    return part
+                rows = [real(row).double() if exact else real(row) for row in lists[k]]
+                lists[k] = [row * held.part(root) for row in rows]
+        return gramian_of_lists(_of_one_dtype(lists), exact=exact)
+    if any(held.indices is not None for held in bucket):
+        raise ParameterError("a function as metric cannot be applied to sparse gradients; give a diagonal")
+    count = len(lists[0])
+    joined = [
+        [*rows, *(part for row in rows for part in metric.apply([held.param], [row]))]
+        for held, rows in zip(bucket, lists, strict=True)
+    ]
+    cross = gramian_of_lists(joined, exact=exact)[:count, count:]
+    return 0.5 * (cross + cross.T)
 
 
 def _of_one_dtype(lists: list[list[Tensor]]) -> list[list[Tensor]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -50,8 +51,8 @@ class Projection:
 
     Attributes:
         proposed: numbers of the losses that the optimizer's own update would have increased.
-        change: length of the correction relative to that of the update, in the norm of the metric. It is one if the
-            parameters stay as they are, because nothing but rounding was left of the update.
+        change: length of the correction relative to that of the update. It is one if the parameters stay as they are,
+            because nothing but rounding was left of the update.
         conflicts: numbers of the losses that the corrected update increases: none, unless the parameters are too coarse
             for it, as in bfloat16.
     """
@@ -64,9 +65,8 @@ class Projection:
 class Unconflicting(Optimizer):
     """Wraps an optimizer, and corrects its updates so that none of the losses increases.
 
-    `backward` aggregates the gradients in the metric of the optimizer, and keeps them. `step` lets the optimizer make
-    its update, momentum and all, and projects it onto the updates with ``<g_k, u> >= 0`` for all losses, by the least
-    change in the optimizer's metric.
+    `backward` aggregates the gradients, and keeps them. `step` lets the optimizer make its update, momentum and all,
+    and projects it onto the updates with ``<g_k, u> >= 0`` for all losses, by the least change in its metric.
 
     ```python
     optimizer = pg.Unconflicting(torch.optim.Adam(model.parameters()), pg.UPGrad())
@@ -90,6 +90,7 @@ class Unconflicting(Optimizer):
         rule: Aggregator | AggregatorModule,
         *,
         metric: Given | None = None,
+        aggregate_in_metric: bool = False,
         decay: Literal["included", "exempt"] = "included",
     ) -> None:
         """Wrap an optimizer.
@@ -98,6 +99,8 @@ class Unconflicting(Optimizer):
             optimizer: any optimizer of torch, or with its interface.
             rule: the aggregator.
             metric: as for `backward`; None for that of the optimizer, or the identity if that is not known.
+            aggregate_in_metric: let the rule work in the metric, too, as ``backward(metric=...)`` does. This needs all
+                rows of the Jacobian.
             decay: whether decoupled weight decay, as of AdamW, is a part of the update. If it is ``exempt``, the rest
                 of the update does not conflict, but the decay may. The weight decay of other optimizers is a part of
                 their gradient, and always included.
@@ -114,7 +117,7 @@ class Unconflicting(Optimizer):
         self.optimizer = optimizer
         self.last = Projection()
         self._metric: Metric = metric_of(metric, self._params) or OptimizerMetric(optimizer, any_kind=True)
-        self._decay = decay
+        self._decay, self._aggregate_in_metric = decay, aggregate_in_metric
         self._kept: Kept | None = None
         self._noise = 0.0
 
@@ -188,7 +191,7 @@ class Unconflicting(Optimizer):
     # ---- a step ------------------------------------------------------------------------------------------------------
 
     def backward(self, losses: Losses, params: Params | None = None, **options: Any) -> Step:
-        """Fill ``.grad`` as `paretograd.backward` does, in the metric of the optimizer, and keep the gradients.
+        """Fill ``.grad`` as `paretograd.backward` does, and keep the gradients of all losses.
 
         Args:
             losses: m scalars, a vector of m, or a dictionary.
@@ -200,7 +203,8 @@ class Unconflicting(Optimizer):
                 "backward was called twice before step(), which projects onto the gradients of one call. Call step() "
                 "or zero_grad() in between; to accumulate micro-batches, give their losses in one call"
             )
-        step = backward(losses, self.rule, params, metric=self._metric, keep_rows=True, **options)
+        metric = self._metric if self._aggregate_in_metric else None
+        step = backward(losses, self.rule, params, metric=metric, keep_rows=True, **options)
         self._kept = step.kept
         return step
 
@@ -235,10 +239,12 @@ class Unconflicting(Optimizer):
             raise ParameterError(
                 "there are no gradients to project onto: call backward(losses) of this optimizer first"
             )
-        value = self.optimizer.step() if closure is None else self.optimizer.step(evaluate)  # type: ignore[arg-type]
+        with nullcontext() if kept[0] is None else kept[0].updating():
+            value = self.optimizer.step() if closure is None else self.optimizer.step(evaluate)  # type: ignore[arg-type]
         self._kept = None
         if kept[0] is not None:
             self.last = self._project(kept[0], params, self._start(before))
+            kept[0].close()
         return value
 
     def _start(self, before: dict[int, Tensor]) -> dict[int, Tensor]:
@@ -253,61 +259,31 @@ class Unconflicting(Optimizer):
 
     def _project(self, kept: Kept, params: Sequence[Tensor], before: dict[int, Tensor]) -> Projection:
         """Correct the update that was just made, and return what was done."""
-        own = {id(param) for param in params}
         for param in kept.params:
             before.setdefault(id(param), local(param).detach())  # of another optimizer: it does not move
-        products = kept.measure(self._metric, [difference(kept.params, before)])
-        gramian, slopes = products[:-1, :-1], products[:-1, -1]
-        scale = np.sqrt(np.maximum(products.diagonal(), 0.0))
-        scale = scale[:-1] * scale[-1]
-        proposed = tuple(np.flatnonzero(slopes < -_ROUNDING * scale).tolist())
+        change = difference(kept.params, before)
+        proposal = update = _Measured.of(kept, change)
+        cone = _Cone(kept, self._metric, {id(param) for param in params}, proposal.norms)
         self._noise *= _DECAY
-        if not np.isfinite(products).all():
-            self._reset(kept.params, own, before)
+        if not (np.isfinite(proposal.slopes).all() and np.isfinite(proposal.length)):
+            cone.move_to(before)
             raise ParameterError("the optimizer made an update that is not finite; the parameters stay as they were")
+        proposed = tuple(np.flatnonzero(proposal.cosines < -_ROUNDING).tolist())
         if not proposed:
             return Projection()
-        unit = unit_gramian(gramian, kept.eps)
-        multipliers, margin = np.zeros(kept.m), self._noise
-        cosines = slopes
         for _ in range(_CORRECTIONS):
-            added = lift_slopes(unit, slopes - margin * scale).weights
-            total = multipliers + added
-            square = products[-1, -1] + 2.0 * total @ products[:-1, -1] + total @ gramian @ total
-            if square <= _NOTHING**2 * products[-1, -1]:
-                self._reset(kept.params, own, before)
-                return Projection(proposed, 1.0)
-            if margin and added @ gramian @ added > products[-1, -1]:  # the margin cannot be had
+            if not cone.correct(update.unit_slopes - self._noise * proposal.length):
                 break
-            multipliers = total
-            self._add(kept, own, added)
-            found = kept.measure(None, [difference(kept.params, before)])
-            slopes = found[:-1, -1]
-            norms = np.sqrt(np.maximum(found.diagonal(), 0.0))
-            norms = norms[:-1] * norms[-1]
-            cosines = np.divide(slopes, norms, out=np.zeros_like(slopes), where=norms > 0.0)
-            if cosines.min() >= -0.1 * CONFLICT:
+            update = _Measured.of(kept, difference(kept.params, before), change)
+            if update.cosines.min() >= -0.1 * CONFLICT:
                 break
-            lowered = np.divide(-slopes, scale, out=np.zeros_like(slopes), where=scale > 0.0)
-            self._noise = margin = max(margin, _MARGIN * float(lowered.max()))
-        conflicts = tuple(np.flatnonzero(cosines < -CONFLICT).tolist())
-        if conflicts and all(torch.finfo(param.dtype).eps <= _FINE for param in kept.params):
-            self._reset(kept.params, own, before)
+            self._noise = max(self._noise, -_MARGIN * float(update.unit_slopes.min()) / proposal.length)
+        conflicts = tuple(np.flatnonzero(update.cosines < -CONFLICT).tolist())
+        fine = all(torch.finfo(param.dtype).eps <= _FINE for param in kept.params)
+        if update.length <= _NOTHING * proposal.length or (conflicts and fine):
+            cone.move_to(before)
             return Projection(proposed, 1.0)
-        change = float(np.sqrt(max(multipliers @ gramian @ multipliers, 0.0) / products[-1, -1]))
-        return Projection(proposed, change, conflicts)
-
-    def _add(self, kept: Kept, own: set[int], multipliers: Array) -> None:
-        """Add ``P J.T v`` to the update, which is to subtract it from the parameters."""
-        pairs = [(param, part) for param, part in kept.combine(torch.from_numpy(multipliers)) if id(param) in own]
-        parts = [part.to_dense() if part.is_sparse else part for _, part in pairs]
-        for (param, _), part in zip(pairs, self._metric.apply([param for param, _ in pairs], parts), strict=True):
-            local(param).detach().sub_(part)
-
-    def _reset(self, params: Sequence[Tensor], own: set[int], before: dict[int, Tensor]) -> None:
-        for param in params:
-            if id(param) in own:
-                local(param).detach().copy_(before[id(param)])
+        return Projection(proposed, update.distance / proposal.length, conflicts)
 
     def metrics(self, prefix: str = "mo/") -> dict[str, float]:
         """Return a flat dict of floats about the last update, for any tracker."""
@@ -320,6 +296,109 @@ class Unconflicting(Optimizer):
 
     def __repr__(self) -> str:
         return f"Unconflicting({self.optimizer!r}, {self.rule!r})"
+
+
+class _Measured(NamedTuple):
+    """An update, compared with the gradients.
+
+    Attributes:
+        slopes: its inner products with them.
+        norms: their lengths.
+        length: its length.
+        distance: from the optimizer's own update.
+    """
+
+    slopes: Array
+    norms: Array
+    length: float
+    distance: float
+
+    @classmethod
+    def of(cls, kept: Kept, update: dict[int, Tensor], proposal: dict[int, Tensor] | None = None) -> _Measured:
+        m = kept.m
+        products = kept.measure([update] if proposal is None else [update, proposal])
+        lengths = np.sqrt(np.maximum(products.diagonal(), 0.0))
+        square = 0.0 if proposal is None else products[m, m] - 2.0 * products[m, m + 1] + products[m + 1, m + 1]
+        return cls(products[:m, m], lengths[:m], float(lengths[m]), float(np.sqrt(max(square, 0.0))))
+
+    @property
+    def unit_slopes(self) -> Array:
+        """The slopes of gradients of length one; zero for those of length zero."""
+        return np.divide(self.slopes, self.norms, out=np.zeros_like(self.slopes), where=self.norms > 0.0)
+
+    @property
+    def cosines(self) -> Array:
+        return self.unit_slopes / self.length if self.length > 0.0 else np.zeros_like(self.slopes)
+
+
+class _Cone:
+    """The cone of updates that do not conflict, and the least change of an update that leads into it.
+
+    Most gradients have no part in a projection. So the columns ``J P g_k`` of the Gramian in the metric are computed
+    only for gradients with which the update conflicts on the way. Once it conflicts with none, the projection is the
+    one for all gradients. All gradients are taken at length one.
+    """
+
+    def __init__(self, kept: Kept, metric: Metric, movable: set[int], norms: Array) -> None:
+        self._kept, self._metric, self._movable = kept, metric, movable
+        self._inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0.0)
+        self._columns: dict[int, Array] = {}
+        self._longest = 0.0
+
+    def correct(self, slopes: Array) -> bool:
+        """Add ``P J.T v`` to the update with the least ``v >= 0`` that lifts these slopes to zero.
+
+        Returns:
+            False if this would be more than the first correction, and nothing was done. There is no such v then, up to
+            rounding.
+        """
+        multipliers = self._multipliers(slopes)
+        lifted = sum(multipliers[k] * column for k, column in self._columns.items())
+        square = float(np.dot(multipliers, lifted))  # of the length in the norm of updates
+        if self._longest and square > self._longest:
+            return False
+        self._longest = max(self._longest, square)
+        for param, part in self._multiplied(multipliers):
+            local(param).detach().sub_(part)  # an update is subtracted
+        return True
+
+    def _multipliers(self, slopes: Array) -> Array:
+        """Return the least ``v >= 0`` for which ``slopes + J P J.T v >= 0``."""
+        least = -_ROUNDING * float(np.abs(slopes).max())
+        while True:
+            active = sorted(self._columns)
+            found = np.zeros(self._kept.m)
+            if active:
+                gramian = np.stack([self._columns[k][active] for k in active])
+                unit = unit_gramian(0.5 * (gramian + gramian.T), self._kept.eps)
+                found[active] = lift_slopes(unit, slopes[active]).weights
+            lifted = slopes + sum(found[k] * self._columns[k] for k in active)
+            lowest = min(
+                (k for k in range(self._kept.m) if k not in self._columns), key=lambda k: lifted[k], default=None
+            )
+            if lowest is None or lifted[lowest] >= least:
+                return found
+            self._columns[lowest] = self._column(lowest)
+
+    def _column(self, k: int) -> Array:
+        vector = {id(param): torch.zeros_like(local(param)) for param in self._kept.params}
+        vector.update({id(param): part for param, part in self._multiplied(np.eye(self._kept.m)[k])})
+        found: Array = self._kept.measure([vector])[:-1, -1] * self._inverse
+        return found
+
+    def _multiplied(self, multipliers: Array) -> list[tuple[Tensor, Tensor]]:
+        """Return the parameters that may move with their parts of ``P J.T v``."""
+        pairs = self._kept.combine(torch.from_numpy(multipliers * self._inverse))
+        pairs = [(param, part.to_dense() if part.is_sparse else part) for param, part in pairs]
+        pairs = [(param, part) for param, part in pairs if id(param) in self._movable]
+        params = [param for param, _ in pairs]
+        return list(zip(params, self._metric.apply(params, [part for _, part in pairs]), strict=True))
+
+    def move_to(self, values: dict[int, Tensor]) -> None:
+        """Set the parameters that may move."""
+        for param in self._kept.params:
+            if id(param) in self._movable:
+                local(param).detach().copy_(values[id(param)])
 
 
 #: Optimizers with decoupled weight decay whose groups do not say so.

@@ -17,6 +17,7 @@ from torch.autograd.graph import GradientEdge
 
 from paretograd.autograd.call import Plan
 from paretograd.autograd.graph import release, starts_of
+from paretograd.autograd.kept import Kept, KeptRows
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
 from paretograd.autograd.segments import SMALL, Segment, in_quarters, segments, whole
@@ -65,9 +66,13 @@ class Way(ABC):
             weights: for each group, shape ``(m,)``.
         """
 
+    def kept(self) -> Kept:
+        """Return the gradients of a call that keeps its rows, to compare the update with them."""
+        raise NotImplementedError(f"'{self.name}' keeps no rows")
+
     @abstractmethod
     def release(self) -> None:
-        """Free the graph after `combine`, unless the call retains it."""
+        """Free the graph after `combine`, unless the call retains it, or what was `kept` needs it."""
 
 
 class RowsWay(Way):
@@ -151,6 +156,9 @@ class RowsWay(Way):
     def _plain_sum(self) -> Pairs:
         ones = torch.ones(self.plan.m, dtype=torch.float64, device=self.plan.device)
         return self.combine([ones] * len(self.plan.groups))
+
+    def kept(self) -> Kept:
+        return KeptRows(self.rows, [*self.plan.common, *self.plan.own], self.eps)
 
     def release(self) -> None:
         if not self.plan.call.retain_graph and not self._freed:

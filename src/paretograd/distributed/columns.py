@@ -140,9 +140,9 @@ class Columns:
         """
         return torch.stack([self._measure(buckets, metric, (), exact) for buckets in self.groups])
 
-    def measure(self, metric: Metric | None, vectors: Sequence[Vector], exact: bool) -> Tensor:
+    def measure(self, vectors: Sequence[Vector], exact: bool) -> Tensor:
         """Return the part of this process's columns in the products of all rows and vectors, as `Rows.measure` does."""
-        return self._measure(self._order, metric, vectors, exact)
+        return self._measure(self._order, None, vectors, exact)
 
     def _measure(
         self, buckets: Sequence[Bucket], metric: Metric | None, vectors: Sequence[Vector], exact: bool
@@ -158,7 +158,7 @@ class Columns:
                 assert roots is not None  # `prepare` refuses functions
                 known = {id(param): root for param, root in zip(bucket.params, roots, strict=True) if root is not None}
                 root = bucket.slice(known, self.ranks.rank, 1.0)
-                rows, parts = rows * root, [part / root for part in parts]
+                rows = rows * root
             if parts:
                 rows = torch.cat([rows, torch.stack(parts)])
             total += row_gramian(rows).to(total.device)

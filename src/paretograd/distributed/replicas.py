@@ -15,7 +15,6 @@ from torch.autograd.graph import GradientEdge
 
 from paretograd.autograd.graph import release, starts_of
 from paretograd.autograd.kept import Vector
-from paretograd.autograd.metric import Metric
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
 from paretograd.autograd.sums import Sums
@@ -99,9 +98,9 @@ class ReplicaRows:
         """Return each parameter with its gradient, identical on all processes."""
         return self.columns.combine(weights)
 
-    def measure(self, metric: Metric | None, vectors: Sequence[Vector], exact: bool) -> Tensor:
+    def measure(self, vectors: Sequence[Vector], exact: bool) -> Tensor:
         """Return this process's part of the products of all rows and vectors."""
-        return self.columns.measure(metric, vectors, exact)
+        return self.columns.measure(vectors, exact)
 
     def combine_all(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with ``sum_k w_k g_k``, whether aggregated or not, from rows that are kept."""

@@ -12,7 +12,6 @@ from torch import Tensor
 from paretograd.autograd.backward import accumulate, set_aside
 from paretograd.autograd.call import Call, Plan
 from paretograd.autograd.kept import Kept, Vector
-from paretograd.autograd.metric import Metric
 from paretograd.autograd.step import How, Step
 from paretograd.autograd.sums import Gradients, Sums
 from paretograd.autograd.ways import Pairs
@@ -95,8 +94,8 @@ class _KeptRows(Kept):
         self.params, self.m, self.eps = [*work.common, *work.own], work.m, rows.eps
         self._ranks, self._rows = work.layout.ranks, rows
 
-    def _measure(self, metric: Metric | None, vectors: Sequence[Vector], *, exact: bool) -> Array:
-        return as_array(self._ranks.sum(self._rows.measure(metric, vectors, exact)))
+    def _measure(self, vectors: Sequence[Vector], *, exact: bool) -> Array:
+        return as_array(self._ranks.sum(self._rows.measure(vectors, exact)))
 
     def combine(self, weights: Tensor) -> Pairs:
         return self._rows.combine_all(weights)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from paretograd.autograd.graph import Losses
 from paretograd.autograd.kept import Vector
-from paretograd.autograd.metric import Metric, local
+from paretograd.autograd.metric import local
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
 from paretograd.distributed.prepare import Work
@@ -73,12 +73,12 @@ class ShardRows:
             kinds.setdefault(_copies(param, self._ranks.size), []).append(param)
         return kinds.items()
 
-    def measure(self, metric: Metric | None, vectors: Sequence[Vector], exact: bool) -> Tensor:
+    def measure(self, vectors: Sequence[Vector], exact: bool) -> Tensor:
         """Return this process's part of the products of all rows and vectors, as `Rows.measure` does."""
         size = self._m + len(vectors)
         total = torch.zeros(size, size, dtype=torch.float64, device=self._ranks.device)
         for copies, alike in self._by_copies([*(param for group in self._groups for param in group), *self._own]):
-            total += self._rows.measure(alike, metric, vectors, exact=exact).to(total.device) / copies
+            total += self._rows.measure(alike, vectors, exact=exact).to(total.device) / copies
         return total
 
     def combine_all(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,7 @@ from torch.autograd.graph import GradientEdge
 
 from paretograd.autograd.graph import Use, saved_tensors
 from paretograd.autograd.layers.products import sum_of_gramians
+from paretograd.autograd.products import inner_products
 
 
 class Part(NamedTuple):
@@ -91,6 +92,23 @@ class Layer(ABC):
     @abstractmethod
     def gradients(self, grad: Tensor) -> list[Tensor]:
         """Return the gradients of the parameters, from one gradient of the output."""
+
+    def slopes(self, grads: Tensor, vectors: Sequence[Tensor]) -> Tensor:
+        """Return the inner products of the parameters' gradients with vectors, shape ``(m,)``, float64.
+
+        Override it if that is cheaper without these gradients.
+
+        Args:
+            grads: gradients of the output, shape ``(m, *output)``.
+            vectors: one for each parameter.
+        """
+        others = [vector.reshape(1, -1) for vector in vectors]
+        found = []
+        for grad in grads:
+            rows = [part.reshape(1, -1) for part in self.gradients(grad)]
+            products = [inner_products(row, other.to(row)) for row, other in zip(rows, others, strict=True)]
+            found.append(torch.cat(products).sum())
+        return torch.stack(found)
 
     def sample_rows(self, grad: Tensor, samples: Samples) -> list[Tensor]:
         """Return the gradients of m samples, ``(m, *param)`` for each parameter, from the gradient of their sum.

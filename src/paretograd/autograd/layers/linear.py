@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from paretograd.autograd.layers.layer import Layer, Part, Samples, Uses, enter_only_at, parameter_at, register_layer
 from paretograd.autograd.layers.products import outer_gramian, sample_outer_gramian, sample_outer_products
-from paretograd.autograd.products import row_gramian
+from paretograd.autograd.products import inner_products, row_gramian
 from paretograd.geometry.row_lists import accumulator
 
 
@@ -49,6 +49,15 @@ class Outer(Layer):
     def part(self, grads: Tensor) -> Part:
         """Return the part of a layer with one group of channels."""
         return Part(*outer_gramian(self.columns(grads), self.inputs()[:, 0] if self.weight else None, self.bias))
+
+    @abstractmethod
+    def forward(self, vectors: Sequence[Tensor]) -> Tensor:
+        """Return the output of the layer for other parameters, in the dtype of the inputs."""
+
+    def slopes(self, grads: Tensor, vectors: Sequence[Tensor]) -> Tensor:
+        output = self.forward(vectors).expand(self.output_shape).reshape(1, -1)
+        kind = accumulator(torch.promote_types(grads.dtype, output.dtype))
+        return inner_products(grads.reshape(len(grads), -1).to(kind), output.to(kind))[:, 0]
 
     def sample_factors(self, grad: Tensor, samples: Samples) -> tuple[Tensor, Tensor | None]:
         """Return D and X of each sample, shapes ``(m, T, out)`` and ``(m, T, groups, in)``."""
@@ -91,6 +100,14 @@ class Affine(Outer):
 
     def shaped(self, products: Tensor) -> Tensor:
         return products[:, 0] if self.transposed else products[:, 0].mT
+
+    def forward(self, vectors: Sequence[Tensor]) -> Tensor:
+        bias = vectors[-1] if self.bias else vectors[0].new_zeros(())
+        if not self.weight:
+            return bias
+        inputs = self.inputs()[:, 0].to(accumulator(vectors[0].dtype))
+        weight = vectors[0].to(inputs.dtype)
+        return inputs @ (weight.T if self.transposed else weight) + bias
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
         found = []
@@ -177,6 +194,16 @@ class Convolution(Outer):
 
     def shaped(self, products: Tensor) -> Tensor:
         return products.reshape(len(products), *self.arguments[1].shape)
+
+    def forward(self, vectors: Sequence[Tensor]) -> Tensor:
+        inputs = self.arguments[0]
+        bias = vectors[-1].to(inputs.dtype) if self.bias else None
+        if not self.weight:
+            assert bias is not None
+            return bias.reshape(-1, *(1,) * self.dims)
+        geometry = (self.steps, self.padding, self.dilation, self.transposed, self.more, self.groups)
+        found: Tensor = torch.ops.aten.convolution(inputs, vectors[0].to(inputs.dtype), bias, *geometry)
+        return found
 
     def gradients(self, grad: Tensor) -> list[Tensor]:
         inputs, weight = self.arguments
