@@ -6,7 +6,8 @@
 
 A step is all between the losses and the changed parameters: backward passes, UPGrad, and Adam. The forward pass is not
 timed. All methods train copies of the same model on the same data, in turns. The overhead of `Unconflicting` may be one
-plain backward pass (of the sum of all losses) and 15% of the plain step.
+plain backward pass (of the sum of all losses) and 15% of the plain step. Where no update conflicts, it only compares it
+with the gradients; so its cost with reversed momentum is shown, too, with the share of losses that conflict.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +37,12 @@ MODELS = {"cpu": "mlp", "cuda": "bert"}
 #: Rate of Adam.
 RATE = 1e-4
 
-PLAIN, METRIC, WATCHED, OURS, PASS = (
+PLAIN, METRIC, WATCHED, OURS, WORST, PASS = (
     "`backward` and Adam",
     "`backward(metric=...)` and Adam",
     "`of_update` at each step",
     "`Unconflicting`",
+    "the same with reversed momentum",
     "one plain backward pass",
 )
 
@@ -80,24 +83,37 @@ def watched(problem: Problem) -> Callable[[list[torch.Tensor]], None]:
     return step
 
 
-def unconflicting(problem: Problem) -> Callable[[list[torch.Tensor]], None]:
-    optimizer = pg.Unconflicting(adam(problem), pg.UPGrad())
+class Unconflicting:
+    """Steps with the wrapper, and the shares of the losses with which Adam's own updates conflict."""
 
-    def step(losses: list[torch.Tensor]) -> None:
-        optimizer.zero_grad()
-        optimizer.backward(losses)
-        optimizer.step()
-        step.projected.append(bool(optimizer.last.proposed))  # type: ignore[attr-defined]
+    def __init__(self, problem: Problem, backwards: bool) -> None:
+        self.optimizer, self.backwards = pg.Unconflicting(adam(problem), pg.UPGrad()), backwards
+        self.conflicts: list[float] = []
 
-    step.projected = []  # type: ignore[attr-defined]
-    return step
+    def __call__(self, losses: list[torch.Tensor]) -> None:
+        self.optimizer.zero_grad()
+        self.optimizer.backward(losses)
+        self.optimizer.step()
+        self.conflicts.append(len(self.optimizer.last.proposed) / len(losses))
+
+    def prepare(self) -> None:
+        """Reverse the momentum, so that the update conflicts with most gradients."""
+        for param, state in self.optimizer.state.items() if self.backwards else ():
+            state["exp_avg"].copy_(param.grad.sign()).mul_(-10.0 * state["exp_avg_sq"].sqrt())
 
 
 def one_pass(problem: Problem) -> Callable[[list[torch.Tensor]], None]:
     return lambda losses: torch.stack(losses).sum().backward()
 
 
-METHODS: dict[str, Make] = {PLAIN: plain, METRIC: in_metric, WATCHED: watched, OURS: unconflicting, PASS: one_pass}
+METHODS: dict[str, Make] = {
+    PLAIN: plain,
+    METRIC: in_metric,
+    WATCHED: watched,
+    OURS: partial(Unconflicting, backwards=False),
+    WORST: partial(Unconflicting, backwards=True),
+    PASS: one_pass,
+}
 
 
 def measure(device: str, precision: str, repeats: int) -> dict[str, Any]:
@@ -110,33 +126,35 @@ def measure(device: str, precision: str, repeats: int) -> dict[str, Any]:
     for done in range(FIRST_STEPS + repeats):
         progress(done, FIRST_STEPS + repeats, f"{case.name} in {precision}", 0.0)
         for name, step in steps.items():
+            if isinstance(step, Unconflicting):
+                step.prepare()
             copies[name].clear()
             losses = copies[name].losses()
             spent = seconds(lambda step=step, losses=losses: step(losses), device)
             if done >= FIRST_STEPS:
                 times[name].append(1e3 * spent)
     found = {name: statistics.median(each) for name, each in times.items()}
-    projected = steps[OURS].projected[FIRST_STEPS:]  # type: ignore[attr-defined]
+    conflicts = {name: step.conflicts[FIRST_STEPS:] for name, step in steps.items() if isinstance(step, Unconflicting)}
     return {
         "model": f"{case.name}, {case.detail}",
         "losses": len(problem.losses()),
         "precision": precision,
         "milliseconds": found,
-        "projected": statistics.mean(map(float, projected)),
+        "conflicts": {name: statistics.mean(shares) for name, shares in conflicts.items()},
         "overhead": found[OURS] - found[PLAIN],
         "allowed": found[PASS] + 0.15 * found[PLAIN],
     }
 
 
 def table(results: list[dict[str, Any]]) -> list[str]:
-    headings = ["model", "precision", *METHODS, "overhead", "allowed", "projected"]
+    headings = ["model", "precision", *METHODS, "overhead", "allowed", "conflicts"]
     rows = [
         [
             f"{found['model']}, {found['losses']} losses",
             found["precision"],
-            *(f"{found['milliseconds'][name]:.1f}" for name in METHODS),
+            *(f"{found['milliseconds'][name]:.1f}" if name in found["milliseconds"] else "-" for name in METHODS),
             *(f"{found[key]:.1f}" for key in ("overhead", "allowed")),
-            f"{found['projected']:.0%}",
+            " and ".join(f"{share:.0%}" for share in found["conflicts"].values()),
         ]
         for part in results
         for found in part["parts"]

@@ -41,6 +41,10 @@ class Metric(ABC):
     def apply(self, params: Sequence[Tensor], vectors: Sequence[Tensor]) -> list[Tensor]:
         """Return P times a vector, which has one part for each parameter."""
 
+    def held(self, params: Sequence[Tensor]) -> Metric:
+        """Return the same metric in memory, to apply it several times."""
+        return self
+
 
 class _Diagonal(Metric):
     """Diagonals that are computed when they are needed, and not kept."""
@@ -57,13 +61,34 @@ class _Diagonal(Metric):
         return found
 
     def apply(self, params: Sequence[Tensor], vectors: Sequence[Tensor]) -> list[Tensor]:
-        found = list(vectors)
-        for k, diagonal in enumerate(self.diagonals(params)):
-            if diagonal is None:
-                continue
+        return _times(self.diagonals(params), vectors)
+
+    def held(self, params: Sequence[Tensor]) -> Metric:
+        return _Held(params, self.diagonals(params))
+
+
+class _Held(Metric):
+    """Diagonals that are kept in memory."""
+
+    def __init__(self, params: Sequence[Tensor], diagonals: Sequence[Tensor | None]) -> None:
+        self._of = {id(param): diagonal for param, diagonal in zip(params, diagonals, strict=True)}
+
+    def roots(self, params: Sequence[Tensor]) -> list[Tensor | None]:
+        found = [self._of[id(param)] for param in params]
+        return [None if diagonal is None else diagonal.sqrt() for diagonal in found]
+
+    def apply(self, params: Sequence[Tensor], vectors: Sequence[Tensor]) -> list[Tensor]:
+        return _times([self._of[id(param)] for param in params], vectors)
+
+
+def _times(diagonals: Sequence[Tensor | None], vectors: Sequence[Tensor]) -> list[Tensor]:
+    """Multiply the parts of a vector by diagonals, None for ones."""
+    found = list(vectors)
+    for k, diagonal in enumerate(diagonals):
+        if diagonal is not None:
             values = (real(vectors[k]) * diagonal).to(real(vectors[k]).dtype)
             found[k] = torch.view_as_complex(values.contiguous()) if vectors[k].is_complex() else values
-        return found
+    return found
 
 
 class GivenDiagonal(_Diagonal):

@@ -263,14 +263,15 @@ class Unconflicting(Optimizer):
             before.setdefault(id(param), local(param).detach())  # of another optimizer: it does not move
         change = difference(kept.params, before)
         proposal = update = _Measured.of(kept, change)
-        cone = _Cone(kept, self._metric, {id(param) for param in params}, proposal.norms)
+        movable = {id(param) for param in params}
         self._noise *= _DECAY
         if not (np.isfinite(proposal.slopes).all() and np.isfinite(proposal.length)):
-            cone.move_to(before)
+            _move(kept.params, movable, before)
             raise ParameterError("the optimizer made an update that is not finite; the parameters stay as they were")
         proposed = tuple(np.flatnonzero(proposal.cosines < -_ROUNDING).tolist())
         if not proposed:
             return Projection()
+        cone = _Cone(kept, self._metric, movable, proposal.norms)
         for _ in range(_CORRECTIONS):
             if not cone.correct(update.unit_slopes - self._noise * proposal.length):
                 break
@@ -281,7 +282,7 @@ class Unconflicting(Optimizer):
         conflicts = tuple(np.flatnonzero(update.cosines < -CONFLICT).tolist())
         fine = all(torch.finfo(param.dtype).eps <= _FINE for param in kept.params)
         if update.length <= _NOTHING * proposal.length or (conflicts and fine):
-            cone.move_to(before)
+            _move(kept.params, movable, before)
             return Projection(proposed, 1.0)
         return Projection(proposed, update.distance / proposal.length, conflicts)
 
@@ -340,7 +341,8 @@ class _Cone:
     """
 
     def __init__(self, kept: Kept, metric: Metric, movable: set[int], norms: Array) -> None:
-        self._kept, self._metric, self._movable = kept, metric, movable
+        self._kept, self._movable = kept, movable
+        self._metric = metric.held([param for param in kept.params if id(param) in movable])
         self._inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0.0)
         self._columns: dict[int, Array] = {}
         self._longest = 0.0
@@ -381,8 +383,10 @@ class _Cone:
             self._columns[lowest] = self._column(lowest)
 
     def _column(self, k: int) -> Array:
-        vector = {id(param): torch.zeros_like(local(param)) for param in self._kept.params}
-        vector.update({id(param): part for param, part in self._multiplied(np.eye(self._kept.m)[k])})
+        vector = {id(param): part for param, part in self._multiplied(np.eye(self._kept.m)[k])}
+        for param in self._kept.params:
+            if id(param) not in vector:  # it does not move
+                vector[id(param)] = torch.zeros_like(local(param))
         found: Array = self._kept.measure([vector])[:-1, -1] * self._inverse
         return found
 
@@ -394,11 +398,12 @@ class _Cone:
         params = [param for param, _ in pairs]
         return list(zip(params, self._metric.apply(params, [part for _, part in pairs]), strict=True))
 
-    def move_to(self, values: dict[int, Tensor]) -> None:
-        """Set the parameters that may move."""
-        for param in self._kept.params:
-            if id(param) in self._movable:
-                local(param).detach().copy_(values[id(param)])
+
+def _move(params: Sequence[Tensor], movable: set[int], values: dict[int, Tensor]) -> None:
+    """Set the parameters that may move."""
+    for param in params:
+        if id(param) in movable:
+            local(param).detach().copy_(values[id(param)])
 
 
 #: Optimizers with decoupled weight decay whose groups do not say so.
