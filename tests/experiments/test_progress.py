@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from paretograd.experiments import Method, Study, Watch, run_study
@@ -67,6 +68,19 @@ class TestProgress:
             "at most 0:16:10 left, 0:16:10 for all",
             "[2/2] Mean: done, 30 steps, 1000.0 ms a step",
         ]
+
+    def test_a_study_without_losses_and_gamma(self, monkeypatch):
+        now = [100.0]
+        monkeypatch.setattr("time.monotonic", lambda: now[0])
+        told: list[str] = []
+        lines = Lines(told.append)
+        lines.begin(["settings"], 10)
+        lines.method("settings", 0)
+        now[0] = 120.0
+        lines.steps(5, 5, math.nan)
+        assert told[-1] == (
+            "[1/1] settings: step 5 of 10, 5 runs, 4000.0 ms a step, at most 0:00:20 left, 0:00:20 for all"
+        )
 
     def test_bars(self, monkeypatch):
         monkeypatch.setenv("COLUMNS", "80")

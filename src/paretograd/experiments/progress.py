@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -23,7 +24,7 @@ class Watch:
         """A method begins, or resumes after this many steps."""
 
     def steps(self, taken: int, running: int, gamma: float) -> None:
-        """State of the method: steps, number of runs that have not stopped, and their largest gamma."""
+        """State of the method: steps, number of runs that have not stopped, and their largest gamma; NaN if unknown."""
 
     def losses(self, means: Sequence[float]) -> None:
         """Mean losses of the runs that have not stopped; optional, before `steps`."""
@@ -128,7 +129,8 @@ class Lines(Display):
         super().steps(taken, running, gamma)
         if running and time.monotonic() - self._last >= _EVERY:
             self._last = time.monotonic()
-            where = f"step {taken:,} of {self._most:,}, {_runs(running)}, losses {self._losses}, gamma {gamma:.5f}"
+            losses = f", losses {self._losses}" if self._losses else ""
+            where = f"step {taken:,} of {self._most:,}, {_runs(running)}{losses}{_gamma(gamma, 5)}"
             left = f"at most {self._pace.left_here()} left, {self._pace.left_in_all()} for all"
             self._write(f"{self._head()}: {where}, {self._speed()}, {left}")
 
@@ -198,7 +200,7 @@ class Bars(Display):
         super().steps(taken, running, gamma)
         losses = f", f {self._losses}" if self._losses else ""
         left = self._pace.left_here() if self._wide else ""
-        state = f"step {taken:,}, {_runs(running)}{losses}, gamma {gamma:.4f}{left and f', {left} left'}"
+        state = f"step {taken:,}, {_runs(running)}{losses}{_gamma(gamma, 4)}{left and f', {left} left'}"
         self._bars.update(self._steps, completed=taken, state=state if running else "")
         self._bars.update(self._methods, state=self._so_far())
 
@@ -213,6 +215,10 @@ class Bars(Display):
     def _so_far(self) -> str:
         left = self._pace.left_in_all()
         return f"{self._done} of {self._count}{left and f', at most {left} left'}"
+
+
+def _gamma(value: float, digits: int) -> str:
+    return "" if math.isnan(value) else f", gamma {value:.{digits}f}"
 
 
 def _runs(count: int) -> str:
