@@ -1,0 +1,284 @@
+"""Physics-informed problems with known solutions: one network, and one loss for each condition of an equation.
+
+A problem is declared data: a rectangle, its conditions, and the solution. The loss of a condition is its mean square
+over random points (Raissi, Perdikaris and Karniadakis, 2019). The network is evaluated together with its derivatives
+in the inputs, by the chain rule, so that the graph of a loss is that of one forward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+#: Viscosity of Burgers' equation.
+VISCOSITY = 0.01 / math.pi
+#: Nodes of the quadrature for its solution; more of them change it by rounding errors only.
+_NODES = 140
+#: Width and number of the hidden layers.
+_WIDTH, _DEPTH = 32, 3
+#: Points on a side of the grid on which the error is measured.
+_GRID = 100
+#: How many times as many points as a batch a validation set has, and its seed.
+_VALIDATION, _VALIDATION_SEED = 8, 2**31
+
+
+class Field(NamedTuple):
+    """Values of a function of two variables and its derivatives at n points, each of shape (n,)."""
+
+    u: Tensor
+    u_1: Tensor
+    u_2: Tensor
+    u_11: Tensor
+    u_22: Tensor
+
+
+class Condition(NamedTuple):
+    """A condition that the solution meets on a part of the rectangle.
+
+    Attributes:
+        name: of its loss.
+        size: number of points in a batch.
+        place: maps points of the unit square, shape (n, 2), to the part.
+        mismatch: zero for the solution; a function of the network and of the points.
+    """
+
+    name: str
+    size: int
+    place: Callable[[Tensor], Tensor]
+    mismatch: Callable[[nn.Sequential, Tensor], Tensor]
+
+
+Batch = tuple[Tensor, ...]
+
+
+class Scores(NamedTuple):
+    """The evaluation of a network: a loss for each condition on the validation points, and the relative L2 error."""
+
+    losses: tuple[float, ...]
+    error: float
+
+    @property
+    def validation(self) -> float:
+        """The validation loss: log10 of the sum of the losses; infinite for a run that diverged.
+
+        A mean of logarithms would reward a network that meets one condition to many digits and the others not at all.
+        """
+        total = sum(self.losses)
+        return math.log10(total) if 0.0 < total < math.inf else math.inf
+
+
+@dataclass(frozen=True)
+class Physics:
+    """An equation on a rectangle.
+
+    Attributes:
+        name: on the command line.
+        title: in tables.
+        lower, upper: corners of the rectangle.
+        conditions: one for each loss.
+        solution: at points of shape (n, 2), in float64.
+    """
+
+    name: str
+    title: str
+    lower: tuple[float, float]
+    upper: tuple[float, float]
+    conditions: tuple[Condition, ...]
+    solution: Callable[[Tensor], Tensor]
+
+    def batch(self, generator: torch.Generator, times: int = 1) -> Batch:
+        """Draw points for every condition, ``times`` as many as a batch has."""
+        return tuple(
+            condition.place(torch.rand(times * condition.size, 2, generator=generator, device="cpu"))
+            for condition in self.conditions
+        )
+
+    def losses(self, network: nn.Sequential, batch: Batch) -> list[Tensor]:
+        """Return the mean square of every condition's mismatch."""
+        pairs = zip(self.conditions, batch, strict=True)
+        return [condition.mismatch(network, points).square().mean() for condition, points in pairs]
+
+    def scores(self, network: nn.Sequential) -> Scores:
+        """Evaluate a network on points that are the same for all networks."""
+        points, truth = reference(self)
+        with torch.no_grad():
+            held_out = self.batch(torch.Generator().manual_seed(_VALIDATION_SEED), _VALIDATION)
+            losses = tuple(float(loss) for loss in self.losses(network, held_out))
+            difference = value_of(network, points.float()).double() - truth
+        return Scores(losses, float(difference.norm() / truth.norm()))
+
+
+def make_network(seed: int) -> nn.Sequential:
+    """Return a tanh network from the plane to the line, 2-32-32-32-1, with torch's initial weights for this seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        widths = [2, *[_WIDTH] * _DEPTH]
+        layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.Tanh())]
+        return nn.Sequential(*layers, nn.Linear(_WIDTH, 1))
+
+
+def value_of(network: nn.Sequential, points: Tensor) -> Tensor:
+    """Evaluate a network at points of shape (n, 2)."""
+    value: Tensor = network(points)
+    return value[:, 0]
+
+
+def field_of(network: nn.Sequential, points: Tensor) -> Field:
+    """Evaluate a tanh network and its derivatives at points of shape (n, 2)."""
+    value = points
+    slope = torch.eye(2, dtype=points.dtype, device=points.device).unsqueeze(
+        1
+    )  # one for all points, up to the first tanh
+    curve = torch.zeros_like(slope)
+    for layer in network:
+        if isinstance(layer, nn.Linear):
+            value, slope, curve = layer(value), slope @ layer.weight.T, curve @ layer.weight.T
+        else:  # h = tanh(a): h' = (1 - h^2) a', h'' = (1 - h^2) (a'' - 2 h a'^2)
+            value = torch.tanh(value)
+            factor = 1.0 - value.square()
+            curve = factor * (curve - 2.0 * value * slope.square())
+            slope = factor * slope
+    return Field(value[:, 0], slope[0, :, 0], slope[1, :, 0], curve[0, :, 0], curve[1, :, 0])
+
+
+@cache
+def reference(problem: Physics) -> tuple[Tensor, Tensor]:
+    """Return the points of a grid and the solution there, in float64."""
+    sides = [
+        torch.linspace(low, high, _GRID, dtype=torch.float64, device="cpu")
+        for low, high in zip(problem.lower, problem.upper, strict=True)
+    ]
+    points = torch.cartesian_prod(*sides)
+    return points, problem.solution(points)
+
+
+def burgers_solution(points: Tensor) -> Tensor:
+    """Solve Burgers' equation for u(x, 0) = -sin(pi x) by the Cole-Hopf transform and Gauss-Hermite quadrature.
+
+    As in Basdevant et al. (1986), for times above zero: u is a quotient of two integrals over the real line, with
+    the weight exp(-z^2). Points at time zero get the initial value.
+    """
+    nodes, weights = (torch.from_numpy(part) for part in np.polynomial.hermite.hermgauss(_NODES))
+    x, t = points.double().unbind(-1)
+    y = x.unsqueeze(-1) - (4.0 * VISCOSITY * t).sqrt().unsqueeze(-1) * nodes
+    logs = weights.log() - torch.cos(math.pi * y) / (2.0 * math.pi * VISCOSITY)
+    return -(torch.softmax(logs, dim=-1) * torch.sin(math.pi * y)).sum(-1)
+
+
+def _in(lower: tuple[float, float], upper: tuple[float, float]) -> Callable[[Tensor], Tensor]:
+    """Map the unit square to a rectangle, or to one of its sides if a coordinate is the same in both corners."""
+    low, high = torch.tensor(lower, device="cpu"), torch.tensor(upper, device="cpu")
+    return lambda unit: low + (high - low) * unit
+
+
+def _on_walls(lower: tuple[float, float], upper: tuple[float, float]) -> Callable[[Tensor], Tensor]:
+    """Map the unit square to the two sides where the first coordinate is extreme."""
+    inside = _in(lower, upper)
+    return lambda unit: inside(torch.stack((unit[:, 0].round(), unit[:, 1]), dim=1))
+
+
+def _on_all_sides(lower: tuple[float, float], upper: tuple[float, float]) -> Callable[[Tensor], Tensor]:
+    """Map the unit square to the four sides of a rectangle."""
+    inside = _in(lower, upper)
+
+    def place(unit: Tensor) -> Tensor:
+        side = (4.0 * unit[:, 0]).floor()
+        end, flip = (side % 2.0), (side >= 2.0)
+        return inside(
+            torch.where(flip.unsqueeze(1), torch.stack((unit[:, 1], end), 1), torch.stack((end, unit[:, 1]), 1))
+        )
+
+    return place
+
+
+def _burgers() -> Physics:
+    """u_t + u u_x = nu u_xx for x in [-1, 1] and t in [0, 1], from -sin(pi x), with walls at zero."""
+    lower, upper = (-1.0, 0.0), (1.0, 1.0)
+
+    def residual(network: nn.Sequential, points: Tensor) -> Tensor:
+        f = field_of(network, points)
+        return f.u_2 + f.u * f.u_1 - VISCOSITY * f.u_11
+
+    def initial(network: nn.Sequential, points: Tensor) -> Tensor:
+        return value_of(network, points) + torch.sin(math.pi * points[:, 0])
+
+    return Physics(
+        name="burgers",
+        title="Burgers",
+        lower=lower,
+        upper=upper,
+        conditions=(
+            Condition("residual", 256, _in(lower, upper), residual),
+            Condition("initial", 64, _in(lower, (1.0, 0.0)), initial),
+            Condition("boundary", 64, _on_walls(lower, upper), value_of),
+        ),
+        solution=burgers_solution,
+    )
+
+
+def _helmholtz() -> Physics:
+    """u_xx + u_yy + u = q on [-1, 1]^2 with zero boundary values; q belongs to u = sin(pi x) sin(2 pi y)."""
+    lower, upper = (-1.0, -1.0), (1.0, 1.0)
+
+    def solution(points: Tensor) -> Tensor:
+        return torch.sin(math.pi * points[:, 0]) * torch.sin(2.0 * math.pi * points[:, 1])
+
+    def residual(network: nn.Sequential, points: Tensor) -> Tensor:
+        f = field_of(network, points)
+        return f.u_11 + f.u_22 + f.u - (1.0 - 5.0 * math.pi**2) * solution(points)
+
+    return Physics(
+        name="helmholtz",
+        title="Helmholtz",
+        lower=lower,
+        upper=upper,
+        conditions=(
+            Condition("residual", 256, _in(lower, upper), residual),
+            Condition("boundary", 128, _on_all_sides(lower, upper), value_of),
+        ),
+        solution=solution,
+    )
+
+
+def _klein_gordon() -> Physics:
+    """u_tt - u_xx + u^3 = q on [0, 1]^2; q and all conditions belong to u = x cos(2 pi t) + (x t)^3."""
+    lower, upper, omega = (0.0, 0.0), (1.0, 1.0), 2.0 * math.pi
+
+    def solution(points: Tensor) -> Tensor:
+        x, t = points.unbind(-1)
+        return x * torch.cos(omega * t) + (x * t) ** 3
+
+    def residual(network: nn.Sequential, points: Tensor) -> Tensor:
+        x, t = points.unbind(-1)
+        source = -(omega**2) * x * torch.cos(omega * t) + 6.0 * x * t * (x**2 - t**2) + solution(points) ** 3
+        f = field_of(network, points)
+        return f.u_22 - f.u_11 + f.u**3 - source
+
+    def initial(network: nn.Sequential, points: Tensor) -> Tensor:
+        f = field_of(network, points)
+        return torch.stack((f.u - points[:, 0], f.u_2))
+
+    return Physics(
+        name="klein-gordon",
+        title="Klein-Gordon",
+        lower=lower,
+        upper=upper,
+        conditions=(
+            Condition("residual", 256, _in(lower, upper), residual),
+            Condition("initial", 64, _in(lower, (1.0, 0.0)), initial),
+            Condition("boundary", 64, _on_walls(lower, upper), lambda network, p: value_of(network, p) - solution(p)),
+        ),
+        solution=solution,
+    )
+
+
+#: The problems, by name.
+PROBLEMS: dict[str, Physics] = {made.name: made for made in (_burgers(), _helmholtz(), _klein_gordon())}
