@@ -21,7 +21,7 @@ def main() -> None:
     """Update the page of every study that has results."""
     for folder in sorted(path.parent for path in RESULTS.glob("*/config.json")):
         subprocess.run([sys.executable, "-m", "paretograd", "report", str(folder)], check=True)
-        (folder / "report.html").unlink()  # 5 MB, and easy to regenerate
+        (folder / "report.html").unlink(missing_ok=True)  # 5 MB, and easy to regenerate
         for figure in sorted((folder / "figures").glob("*.svg")):
             shutil.copy(figure, DOCS / "assets" / f"{folder.name}-{figure.name}")
         page = DOCS / f"{folder.name}.md"

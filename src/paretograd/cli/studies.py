@@ -28,13 +28,16 @@ from paretograd.experiments.counterexamples.report import COUNTEREXAMPLES
 from paretograd.experiments.fairness.report import FAIRNESS
 from paretograd.experiments.federated.report import FEDERATED
 from paretograd.experiments.folder import TEXTS, read_config
+from paretograd.experiments.optimizers.report import OPTIMIZER_STUDY
 from paretograd.experiments.progress import Bars
 from paretograd.experiments.study import WORK, Kind, Option, Summary, flag, options_of
 from paretograd.experiments.synthetic.report import METRICS_EVERY, SYNTHETIC, paper_kinds
 from paretograd.problems.registry import problem as make_problem
 
 #: The studies of the paper, by name.
-STUDIES: dict[str, Kind] = {kind.name: kind for kind in (*paper_kinds(), COUNTEREXAMPLES, FAIRNESS, FEDERATED)}
+STUDIES: dict[str, Kind] = {
+    kind.name: kind for kind in (*paper_kinds(), COUNTEREXAMPLES, FAIRNESS, FEDERATED, OPTIMIZER_STUDY)
+}
 #: Largest number of seeds; a larger number was probably meant as a seed.
 _MOST_SEEDS = 1000
 #: Options of ``run`` and ``reproduce`` that are no part of a study, and their defaults.
