@@ -99,7 +99,7 @@ TF32_OPTION = Option("Let a GPU round products to TF32; it does if not given.", 
 #: Options of every study that trains models: data and device, which are not part of the study.
 TRAINING = {
     "data_dir": Option(
-        "Holds the files of Adult or CIFAR-10, packed or not. If not given: $PARETOGRAD_DATA, a download.",
+        "Holds the files of Adult, CIFAR-10 or MNIST, packed or not. If not given: $PARETOGRAD_DATA, a download.",
         "FOLDER",
         type=Path,
     ),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from gzip import GzipFile
+from io import BytesIO
 from lzma import LZMAError, LZMAFile
 from pathlib import Path
 from typing import IO
@@ -41,7 +42,7 @@ class DataFile:
         name: name of the uncompressed file.
         size: its number of bytes; an upper bound on what is read.
         sha256: checksum of its content.
-        url: address of the download.
+        url: address of the download, which may be compressed as .gz.
     """
 
     name: str
@@ -79,9 +80,19 @@ def _fetched(file: DataFile, cached: Path, dataset: str, urls: Sequence[str]) ->
     if file.url not in urls:
         return verified(file, cached)
     content = download(file.url, file.size + 1, dataset, urls)
+    if file.url.endswith(".gz"):
+        content = _unzipped(content, file)
     check(file, content, file.url)
     store(cached, content)
     return content
+
+
+def _unzipped(content: bytes, file: DataFile) -> bytes:
+    """Uncompress a download; one byte more than the file has reveals a longer one."""
+    try:
+        return GzipFile(fileobj=BytesIO(content)).read(file.size + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"the download from {file.url} is not a valid .gz file ({error}); try again") from error
 
 
 def find(name: str, dataset: str, folder: Path, url: str) -> Path | None:

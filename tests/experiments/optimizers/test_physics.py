@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from paretograd.experiments.optimizers import physics
-from paretograd.experiments.optimizers.physics import PROBLEMS, Field, Scores, burgers_solution, field_of, make_network
+from paretograd.experiments.optimizers.physics import PHYSICS, Field, burgers_solution, field_of
+from paretograd.experiments.optimizers.task import Scores
 
-every_problem = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=list(PROBLEMS))
+every_problem = pytest.mark.parametrize("problem", PHYSICS.values(), ids=list(PHYSICS))
 
 
 def field_by_autograd(function, points):
@@ -69,7 +70,7 @@ def test_the_solution_of_burgers_is_that_of_another_quadrature():
 
 
 def test_the_field_of_a_network_is_that_of_autograd():
-    network = make_network(3).double()
+    network = PHYSICS["burgers"].network(3).double()
     points = 2.0 * unit_square(50) - 1.0
     expected = field_by_autograd(lambda at: network(at)[:, 0], points)
     for name, one, other in zip(Field._fields, field_of(network, points), expected, strict=True):
@@ -95,7 +96,7 @@ def test_points_lie_where_the_conditions_hold(problem):
 
 def test_seeds_make_networks_and_leave_the_global_generator_alone():
     before = torch.get_rng_state()
-    one, same, other = make_network(0), make_network(0), make_network(1)
+    one, same, other = (PHYSICS["burgers"].network(seed) for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(one[0].weight, same[0].weight)
     assert not torch.equal(one[0].weight, other[0].weight)
@@ -104,7 +105,7 @@ def test_seeds_make_networks_and_leave_the_global_generator_alone():
 class TestScores:
     @every_problem
     def test_the_error_of_zero_is_one(self, problem):
-        network = make_network(0)
+        network = problem.network(0)
         for parameter in network.parameters():
             nn.init.zeros_(parameter)
         scores = problem.scores(network)

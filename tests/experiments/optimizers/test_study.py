@@ -16,9 +16,11 @@ from paretograd.cli.app import app
 from paretograd.errors import InputError, ParameterError
 from paretograd.experiments import Watch
 from paretograd.experiments.optimizers import OptimizerStudy, read_results, run_optimizers, training
+from paretograd.experiments.optimizers.physics import PHYSICS
 from paretograd.experiments.optimizers.study import OPTIMIZERS, TUNING_SEED, Case
 from paretograd.experiments.optimizers.training import Outcome, best_rate, next_run, train
 
+BURGERS = PHYSICS["burgers"]
 CASE = Case("burgers", "fresh", "upgrad", "adam", "plain", "UPGrad")
 
 
@@ -34,9 +36,15 @@ class TestSettings:
         assert not [case for case in cases if case.mode == "metric" and "sgd" in case]
         assert not [case for case in cases if case.mode == "metric" and "mean" in case]
 
+    def test_digits_have_fresh_batches_only(self):
+        cases = OptimizerStudy(problems=("helmholtz", "multi-mnist")).cases()
+        assert {case.task for case in cases} == {
+            "Helmholtz, fresh batches", "Helmholtz, full batches", "Multi-MNIST, fresh batches",
+        }  # fmt: skip
+
     def test_labels(self):
-        assert CASE._replace(mode="metric").label == "Burgers, fresh points: UPGrad, Adam, in the metric"
-        assert OptimizerStudy().files()[0] == "burgers-fresh-points-mean-sgd-plain"
+        assert CASE._replace(mode="metric").label == "Burgers, fresh batches: UPGrad, Adam, in the metric"
+        assert OptimizerStudy().files()[0] == "burgers-fresh-batches-mean-sgd-plain"
 
     def test_every_optimizer_has_as_many_rates(self):
         assert len({len(optimizer.rates) for optimizer in OPTIMIZERS.values()}) == 1
@@ -46,6 +54,7 @@ class TestSettings:
         [
             ({"problems": ("navier-stokes",)}, "use some of burgers, helmholtz, klein-gordon"),
             ({"batches": ()}, "use some of fresh, full"),
+            ({"problems": ("multi-mnist",), "batches": ("full",)}, "multi-mnist has fresh batches only"),
             ({"optimizers": ("adam", "adam")}, "each once"),
             ({"modes": "plain"}, "use some of plain, metric, projected"),
             ({"seeds": (0, TUNING_SEED)}, "chooses the learning rates"),
@@ -84,33 +93,33 @@ class TestTuning:
 class TestRun:
     def test_the_budget_counts_steps_alike_whether_they_are_measured_or_not(self):
         """64 steps of 1/128 s and five of warm-up; every twentieth is measured."""
-        found = train(CASE, 1e-3, 0, 0.5, lambda: False)
+        found = train(CASE, BURGERS, 1e-3, 0, 0.5, lambda: False)
         assert (found.steps, found.measured, found.seconds) == (69, 3, 0.5)
 
     def test_the_loss_decreases(self):
-        first, last = (train(CASE, 1e-2, 0, budget, lambda: False) for budget in (0.005, 1.0))
+        first, last = (train(CASE, BURGERS, 1e-2, 0, budget, lambda: False) for budget in (0.005, 1.0))
         assert last.validation < first.validation - 0.2
 
     @pytest.mark.parametrize("optimizer", OPTIMIZERS)
     def test_a_projected_update_on_a_full_batch_raises_no_loss(self, optimizer):
         case = CASE._replace(batches="full", optimizer=optimizer, mode="projected")
-        found = train(case, OPTIMIZERS[optimizer].rates[1], 0, 0.5, lambda: False)
+        found = train(case, BURGERS, OPTIMIZERS[optimizer].rates[1], 0, 0.5, lambda: False)
         assert (found.measured, found.conflicting) == (3, 0)
 
     def test_the_mean_may_take_the_usual_way(self, monkeypatch):
         """Measured steps go through the library, and the others need not: the network is the same."""
         case = CASE._replace(rule="mean", batches="full")
-        usual = train(case, 1e-3, 0, 0.1, lambda: False)
+        usual = train(case, BURGERS, 1e-3, 0, 0.1, lambda: False)
         monkeypatch.setattr(training, "EVERY", 2)
-        assert train(case, 1e-3, 0, 0.1, lambda: False).losses == pytest.approx(usual.losses, rel=1e-3)
+        assert train(case, BURGERS, 1e-3, 0, 0.1, lambda: False).losses == pytest.approx(usual.losses, rel=1e-3)
 
     def test_a_run_that_diverges_ends_and_says_so(self):
-        found = train(CASE._replace(optimizer="sgd"), 1e4, 0, 2.0, lambda: False)
+        found = train(CASE._replace(optimizer="sgd"), BURGERS, 1e4, 0, 2.0, lambda: False)
         assert found.steps < 100
         assert found.validation == math.inf
 
     def test_stopped(self):
-        assert train(CASE, 1e-3, 0, 1e9, lambda: True) is None
+        assert train(CASE, BURGERS, 1e-3, 0, 1e9, lambda: True) is None
 
     def test_threads_are_restored(self, small, tmp_path):
         before = torch.get_num_threads()
@@ -160,7 +169,7 @@ class TestFolder:
         [path] = (tmp_path / "runs").iterdir()
         for content in (b"", path.read_bytes()[:200]):
             path.write_bytes(content)
-            with pytest.raises(InputError, match="Remove it, and --resume runs Helmholtz, fixed points: UPGrad, Adam"):
+            with pytest.raises(InputError, match="Remove it, and --resume runs Helmholtz, full batches: UPGrad, Adam"):
                 read_results(tmp_path)
         np.savez(path, label="another")
         with pytest.raises(InputError, match="does not hold the runs of"):

@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from paretograd.experiments.optimizers.task import VALIDATION_SEED, Batch, Scores, seeded
+
 #: Viscosity of Burgers' equation.
 VISCOSITY = 0.01 / math.pi
 #: Nodes of the quadrature for its solution; more of them change it by rounding errors only.
@@ -26,8 +28,8 @@ _NODES = 140
 _WIDTH, _DEPTH = 32, 3
 #: Points on a side of the grid on which the error is measured.
 _GRID = 100
-#: How many times as many points as a batch a validation set has, and its seed.
-_VALIDATION, _VALIDATION_SEED = 8, 2**31
+#: How many times as many points as a batch a validation set has.
+_VALIDATION = 8
 
 
 class Field(NamedTuple):
@@ -56,25 +58,6 @@ class Condition(NamedTuple):
     mismatch: Callable[[nn.Sequential, Tensor], Tensor]
 
 
-Batch = tuple[Tensor, ...]
-
-
-class Scores(NamedTuple):
-    """The evaluation of a network: a loss for each condition on the validation points, and the relative L2 error."""
-
-    losses: tuple[float, ...]
-    error: float
-
-    @property
-    def validation(self) -> float:
-        """The validation loss: log10 of the sum of the losses; infinite for a run that diverged.
-
-        A mean of logarithms would reward a network that meets one condition to many digits and the others not at all.
-        """
-        total = sum(self.losses)
-        return math.log10(total) if 0.0 < total < math.inf else math.inf
-
-
 @dataclass(frozen=True)
 class Physics:
     """An equation on a rectangle.
@@ -94,6 +77,11 @@ class Physics:
     conditions: tuple[Condition, ...]
     solution: Callable[[Tensor], Tensor]
 
+    def network(self, seed: int) -> nn.Sequential:
+        """Return a tanh network, 2-32-32-32-1, with torch's initial weights for this seed."""
+        hidden = [layer for pair in pairwise([2, *[_WIDTH] * _DEPTH]) for layer in ((nn.Linear, pair), nn.Tanh)]
+        return seeded(seed, *hidden, (nn.Linear, (_WIDTH, 1)))
+
     def batch(self, generator: torch.Generator, times: int = 1) -> Batch:
         """Draw points for every condition, ``times`` as many as a batch has."""
         return tuple(
@@ -107,22 +95,13 @@ class Physics:
         return [condition.mismatch(network, points).square().mean() for condition, points in pairs]
 
     def scores(self, network: nn.Sequential) -> Scores:
-        """Evaluate a network on points that are the same for all networks."""
+        """Return the losses on validation points and the relative L2 distance from the solution on a grid."""
         points, truth = reference(self)
         with torch.no_grad():
-            held_out = self.batch(torch.Generator().manual_seed(_VALIDATION_SEED), _VALIDATION)
+            held_out = self.batch(torch.Generator().manual_seed(VALIDATION_SEED), _VALIDATION)
             losses = tuple(float(loss) for loss in self.losses(network, held_out))
             difference = value_of(network, points.float()).double() - truth
         return Scores(losses, float(difference.norm() / truth.norm()))
-
-
-def make_network(seed: int) -> nn.Sequential:
-    """Return a tanh network from the plane to the line, 2-32-32-32-1, with torch's initial weights for this seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        widths = [2, *[_WIDTH] * _DEPTH]
-        layers = [layer for pair in pairwise(widths) for layer in (nn.Linear(*pair), nn.Tanh())]
-        return nn.Sequential(*layers, nn.Linear(_WIDTH, 1))
 
 
 def value_of(network: nn.Sequential, points: Tensor) -> Tensor:
@@ -281,4 +260,4 @@ def _klein_gordon() -> Physics:
 
 
 #: The problems, by name.
-PROBLEMS: dict[str, Physics] = {made.name: made for made in (_burgers(), _helmholtz(), _klein_gordon())}
+PHYSICS: dict[str, Physics] = {made.name: made for made in (_burgers(), _helmholtz(), _klein_gordon())}

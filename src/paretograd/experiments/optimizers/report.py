@@ -11,7 +11,7 @@ from paretograd.errors import ParameterError
 from paretograd.experiments.optimizers import table
 from paretograd.experiments.optimizers.run import OptimizerResults, read_results, run_optimizers
 from paretograd.experiments.optimizers.study import BATCHES, MODES, OPTIMIZERS, OptimizerStudy
-from paretograd.experiments.study import Kind, Option, Summary, options_of
+from paretograd.experiments.study import TRAINING, Kind, Option, Summary, options_of
 from paretograd.reports.study.content import curves
 from paretograd.reports.study.figures import DPI, rendered
 
@@ -56,7 +56,7 @@ def conflicts_and_losses(found: Rows) -> Figure:
     handles = [
         *(Line2D([], [], color=look.colour, linewidth=4, label=rule) for rule, look in looks.items()),
         *(_marker(_MARKERS[name], "white", optimizer.title) for name, optimizer in OPTIMIZERS.items()),
-        *(_marker("o", "0.3" if name == "full" else "white", points) for name, points in BATCHES.items()),
+        *(_marker("o", "0.3" if name == "full" else "white", kind) for name, kind in BATCHES.items()),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     figure.suptitle("What a guarantee for the update changes, with 95% confidence intervals", fontsize=11)
@@ -95,8 +95,8 @@ OPTIMIZER_STUDY = Kind(
     name="optimizers",
     title=table.TITLE,
     source="",
-    options={"jobs": _JOBS} | options_of(OptimizerStudy),
-    run_options=("jobs",),
+    options={"data_dir": TRAINING["data_dir"], "jobs": _JOBS} | options_of(OptimizerStudy),
+    run_options=("data_dir", "jobs"),
     read_study=OptimizerStudy.from_options,
     run=run_optimizers,
     read_results=read_results,

@@ -21,7 +21,7 @@ from paretograd.descent.stopping import Interrupt
 from paretograd.experiments.folder import TrainingFolder
 from paretograd.experiments.optimizers import table
 from paretograd.experiments.optimizers.study import Case, OptimizerStudy
-from paretograd.experiments.optimizers.training import Outcome, load_outcomes, train_case
+from paretograd.experiments.optimizers.training import Outcome, load_outcomes, task_of, train_case
 from paretograd.experiments.progress import Watch
 from paretograd.experiments.work import checked_interval
 
@@ -86,6 +86,7 @@ def run_optimizers(
     study: OptimizerStudy,
     folder: str | Path,
     *,
+    data_dir: str | Path | None = None,
     jobs: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -100,6 +101,7 @@ def run_optimizers(
     Args:
         study: what to run.
         folder: where; made if it is missing.
+        data_dir: folder with the files of MNIST, for ``multi-mnist``; see `load_digits`.
         jobs: processes that train side by side, each with one thread; None for one per core. With 1, this process
             trains.
         resume: go on with what is there. Runs that are done are not repeated. Another study is refused.
@@ -110,12 +112,18 @@ def run_optimizers(
     checked_interval(checkpoint_every)
     processes = whole_number("study", "jobs", _cores() if jobs is None else jobs)
     told, place = watch or Watch(), OptimizerFolder(folder, processes)
-    with place.at_work(study, lambda: None, told, resume, overwrite) as (_, interrupt):
+    data = None if data_dir is None else Path(data_dir).absolute()
+
+    def load() -> None:
+        for name in study.problems:
+            task_of(name, data)  # data that are missing or damaged raise an error
+
+    with place.at_work(study, load, told, resume, overwrite) as (_, interrupt):
         runs = study.runs_of_a_case * len(study.cases())
         for _, job, left in place.each(study.jobs(), runs, told, interrupt):
             told.method(job.label, runs - study.runs_of_a_case * len(left))
             if left:
-                _train_left(study, left, place, processes, told, interrupt)
+                _train_left(study, left, place, data, processes, told, interrupt)
     return read_results(place.path)
 
 
@@ -137,6 +145,7 @@ def _train_left(
     study: OptimizerStudy,
     left: Sequence[str],
     place: OptimizerFolder,
+    data: Path | None,
     processes: int,
     told: Watch,
     interrupt: Interrupt,
@@ -150,9 +159,12 @@ def _train_left(
 
     try:
         if processes == 1:
-            _train_here(study, left, place, tell, interrupt)
+            for number, name in enumerate(left, start=1):
+                _train(study, name, place.path, data, lambda: interrupt.came)
+                interrupt.obey()
+                tell(number)
         else:
-            _train_in_processes(study, left, place, min(processes, len(left)), tell, interrupt)
+            _train_in_processes(study, left, place.path, data, min(processes, len(left)), tell, interrupt)
     finally:
         outcomes = read_results(place.path).outcomes
         if outcomes:
@@ -160,24 +172,11 @@ def _train_left(
             table.write(place, study, outcomes)
 
 
-def _train_here(
-    study: OptimizerStudy,
-    left: Sequence[str],
-    place: OptimizerFolder,
-    tell: Callable[[int], None],
-    interrupt: Interrupt,
-) -> None:
-    """Train the settings with these file names in this process, one after another."""
-    for number, name in enumerate(left, start=1):
-        _train(study, name, place, lambda: interrupt.came)
-        interrupt.obey()
-        tell(number)
-
-
 def _train_in_processes(
     study: OptimizerStudy,
     left: Sequence[str],
-    place: OptimizerFolder,
+    folder: Path,
+    data: Path | None,
     processes: int,
     tell: Callable[[int], None],
     interrupt: Interrupt,
@@ -186,7 +185,7 @@ def _train_in_processes(
     context = get_context("spawn")  # a fork would copy locks of torch's threads
     stop = context.Event()
     with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(stop, os.getpid())) as pool:
-        waiting = {pool.submit(_train_there, study, name, place.path) for name in left}
+        waiting = {pool.submit(_train, study, name, folder, data) for name in left}
         try:
             while waiting:
                 finished, waiting = wait(waiting, _LOOK, FIRST_COMPLETED)
@@ -207,11 +206,10 @@ def _begin(stop: Event, parent: int) -> None:
     _stopped = lambda: stop.is_set() or os.getppid() != parent  # noqa: E731
 
 
-def _train_there(study: OptimizerStudy, name: str, folder: Path) -> None:
-    """Train a setting in a worker process."""
-    _train(study, name, OptimizerFolder(folder), _stopped)
-
-
-def _train(study: OptimizerStudy, name: str, place: OptimizerFolder, stopped: Callable[[], bool]) -> None:
-    case = study.cases()[study.files().index(name)]
-    train_case(study, case, place.checkpoint(name), place.result(name), stopped)
+def _train(
+    study: OptimizerStudy, name: str, folder: Path, data: Path | None, stopped: Callable[[], bool] | None = None
+) -> None:
+    """Train the setting with this file name; a worker process knows itself whether to stop."""
+    place, case = OptimizerFolder(folder), study.cases()[study.files().index(name)]
+    task = task_of(case.problem, data)
+    train_case(study, case, task, place.checkpoint(name), place.result(name), stopped or _stopped)

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from paretograd.checks import as_number
 from paretograd.errors import ParameterError, ParetogradError
-from paretograd.experiments.optimizers.physics import PROBLEMS
+from paretograd.experiments.optimizers import digits
+from paretograd.experiments.optimizers.physics import PHYSICS
 from paretograd.experiments.study import (
     METHODS_OPTION,
     SEEDS_OPTION,
@@ -27,8 +28,21 @@ from paretograd.experiments.study import (
     settle,
 )
 
-#: The points of a batch: new ones for every step, or the same for all steps of a run.
-BATCHES = {"fresh": "fresh points", "full": "fixed points"}
+
+class Problem(NamedTuple):
+    """A problem as tables show it: its title, and the names of its losses."""
+
+    title: str
+    losses: tuple[str, ...]
+
+
+MULTI_MNIST = "multi-mnist"
+PROBLEMS = {
+    name: Problem(found.title, tuple(part.name for part in found.conditions)) for name, found in PHYSICS.items()
+}
+PROBLEMS[MULTI_MNIST] = Problem(digits.TITLE, digits.LOSSES)
+#: The data of a batch: new ones for every step, or the same for all steps of a run.
+BATCHES = {"fresh": "fresh batches", "full": "full batches"}
 #: How a rule and an optimizer are combined.
 MODES = {"plain": "plain", "metric": "in the metric", "projected": "projected"}
 METHODS = ("mean", "upgrad", "config", "mgda")
@@ -71,7 +85,7 @@ class Case(NamedTuple):
 
     @property
     def task(self) -> str:
-        """``Burgers, fresh points``."""
+        """``Burgers, fresh batches``."""
         return f"{PROBLEMS[self.problem].title}, {BATCHES[self.batches]}"
 
     @property
@@ -81,7 +95,7 @@ class Case(NamedTuple):
 
     @property
     def label(self) -> str:
-        """``Burgers, fresh points: UPGrad, Adam, projected``."""
+        """``Burgers, fresh batches: UPGrad, Adam, projected``."""
         return f"{self.task}: {self.method}"
 
     @property
@@ -94,6 +108,11 @@ class Case(NamedTuple):
         """Whether this is the plain mode again: the mean ignores the Gramian, and the metric of SGD is Euclidean."""
         return self.mode == "metric" and (self.optimizer == "sgd" or self.rule == "mean")
 
+    @property
+    def too_large(self) -> bool:
+        """Whether this is a full batch of the pairs of digits, of which there are billions."""
+        return self.problem == MULTI_MNIST and self.batches == "full"
+
 
 def _choice(name: str, known: Iterable[str]) -> Option:
     return Option(f"Only these, separated by commas: {','.join(known)}.", name.upper(), read=read_list)
@@ -104,8 +123,9 @@ class OptimizerStudy(BaseStudy):
     """Rules combined with optimizers, in equal CPU time.
 
     Attributes:
-        problems: physics-informed problems, by name.
-        batches: ``fresh`` draws new points for every step, ``full`` keeps those of the first.
+        problems: by name; by default those that need no data.
+        batches: ``fresh`` draws new data for every step, ``full`` keeps those of the first. ``multi-mnist`` has fresh
+            ones only.
         methods: rules as a person writes them: ``upgrad``, ``capped-mgda(cap=0.5)``.
         optimizers: by name.
         modes: ``plain`` passes the rule's direction to the optimizer, ``metric`` computes the rule's weights in the
@@ -117,7 +137,7 @@ class OptimizerStudy(BaseStudy):
     experiment = "optimizers"
     function = "optimizers.run_optimizers"
 
-    problems: tuple[str, ...] = field(default=tuple(PROBLEMS), metadata=_choice("problems", PROBLEMS).metadata)
+    problems: tuple[str, ...] = field(default=tuple(PHYSICS), metadata=_choice("problems", PROBLEMS).metadata)
     batches: tuple[str, ...] = field(default=tuple(BATCHES), metadata=_choice("batches", BATCHES).metadata)
     methods: tuple[str, ...] = field(default=METHODS, metadata=METHODS_OPTION.metadata)
     optimizers: tuple[str, ...] = field(default=tuple(OPTIMIZERS), metadata=_choice("optimizers", OPTIMIZERS).metadata)
@@ -140,6 +160,10 @@ class OptimizerStudy(BaseStudy):
             if not chosen or not set(chosen) <= set(known) or len(set(chosen)) < len(chosen):
                 raise ParameterError(f"{name}={given!r}: use some of {', '.join(known)}, each once")
             settle(self, {name: chosen})
+        if set(self.problems) == {MULTI_MNIST} and "fresh" not in self.batches:
+            raise ParameterError(
+                f"{MULTI_MNIST} has fresh batches only; batches={','.join(self.batches)} leaves no run"
+            )
         settle(self, {"methods": checked_rules(self.methods), "seeds": tuple(checked_seeds(self.seeds))})
         if TUNING_SEED in self.seeds:
             raise ParameterError(f"seed {TUNING_SEED} chooses the learning rates; report other seeds")
@@ -148,7 +172,7 @@ class OptimizerStudy(BaseStudy):
             raise ParameterError(f"budget={self.budget:g}: seconds, finite and above 0")
 
     def cases(self) -> tuple[Case, ...]:
-        """Return the settings, without modes that coincide with the plain one."""
+        """Return the settings, less modes that coincide with the plain one and batches that are too large."""
         rules = list(zip(self.methods, labels_of([Method(rule) for rule in self.methods], Method.lr), strict=True))
         every = (
             Case(problem, batches, rule, optimizer, mode, label)
@@ -158,7 +182,7 @@ class OptimizerStudy(BaseStudy):
             for optimizer in self.optimizers
             for mode in self.modes
         )
-        return tuple(case for case in every if not case.repeats)
+        return tuple(case for case in every if not case.repeats and not case.too_large)
 
     @property
     def runs_of_a_case(self) -> int:
@@ -177,7 +201,7 @@ class OptimizerStudy(BaseStudy):
     def rehearse(self) -> None:
         """Let every rule combine as many gradients as the problems have losses; called before anything is written."""
         for case in self.cases():
-            m = len(PROBLEMS[case.problem].conditions)
+            m = len(PROBLEMS[case.problem].losses)
             try:
                 Method(case.rule).aggregator()(torch.eye(m, dtype=torch.float64, device="cpu"))
             except ParetogradError as error:

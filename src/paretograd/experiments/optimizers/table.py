@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from paretograd.experiments.optimizers.physics import PROBLEMS
-from paretograd.experiments.optimizers.study import BATCHES, MODES, OPTIMIZERS, TUNING_SEED, Case, OptimizerStudy
+from paretograd.experiments.optimizers.study import (
+    BATCHES,
+    MODES,
+    OPTIMIZERS,
+    PROBLEMS,
+    TUNING_SEED,
+    Case,
+    OptimizerStudy,
+)
 from paretograd.experiments.optimizers.training import EVERY, Outcome, best_rate
 from paretograd.experiments.study import Summary
 
@@ -56,13 +63,13 @@ def rows(study: OptimizerStudy, outcomes: Mapping[Case, Sequence[Outcome]]) -> l
     value, since this is the plain mode, or since it is not done.
     """
     made = []
-    names = list(dict.fromkeys(part.name for problem in PROBLEMS.values() for part in problem.conditions))
+    names = list(dict.fromkeys(name for problem in study.problems for name in PROBLEMS[problem].losses))
     for case, found in outcomes.items():
         runs = _reported(study, found)
         base = outcomes.get(case.plain) if case.mode != "plain" else None
         plain = _reported(study, base) if base else None
         lr, rates = best_rate(found), OPTIMIZERS[case.optimizer].rates
-        losses = dict(zip([part.name for part in PROBLEMS[case.problem].conditions], _losses(runs), strict=True))
+        losses = dict(zip(PROBLEMS[case.problem].losses, _losses(runs), strict=True))
         row: dict[str, Any] = {
             "problem": case.problem,
             "batches": case.batches,
@@ -127,11 +134,11 @@ def tables(found: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, str]]
     if compared:
         made["Losses against the plain mode"] = _counts(compared, "validation")
         made["Errors against the plain mode"] = _counts(compared, "error")
-    for problem, physics in PROBLEMS.items():
-        for batches, points in BATCHES.items():
+    for problem, (title, _) in PROBLEMS.items():
+        for batches, kind in BATCHES.items():
             here = [row for row in found if (row["problem"], row["batches"]) == (problem, batches)]
             if here:
-                made[f"{physics.title}, {points}"] = [_shown(row) for row in here]
+                made[f"{title}, {kind}"] = [_shown(row) for row in here]
     return made
 
 
@@ -140,7 +147,7 @@ def _counts(compared: Sequence[Mapping[str, Any]], measure: str) -> list[dict[st
     made = []
     for mode in MODES:
         groups = {MODES[mode]: {"mode": mode}}
-        groups |= {f"{MODES[mode]}, {points}": {"mode": mode, "batches": name} for name, points in BATCHES.items()}
+        groups |= {f"{MODES[mode]}, {kind}": {"mode": mode, "batches": name} for name, kind in BATCHES.items()}
         groups |= {f"{MODES[mode]}, {o.title}": {"mode": mode, "optimizer": name} for name, o in OPTIMIZERS.items()}
         for name, wanted in groups.items():
             chosen = [row for row in compared if wanted.items() <= row.items()]
@@ -167,7 +174,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
         "method": f"{row['rule']}, {OPTIMIZERS[row['optimizer']].title}, {MODES[row['mode']]}",
         "lr": f"{row['lr']:g}",
         "log10 loss": diverged if row["diverged"] else _with_half(row["validation_mean"], row["validation_half"]),
-        "L2 error": "" if row["diverged"] else _with_half(row["error_mean"], row["error_half"], "{:.3f}"),
+        "error": "" if row["diverged"] else _with_half(row["error_mean"], row["error_half"], "{:.3f}"),
         "conflicts": "" if math.isnan(row["conflicts_percent"]) else f"{row['conflicts_percent']:.1f}%",
         "steps/s": f"{row['steps_per_second']:.0f}",
         "change of loss": _change(row, "validation"),
@@ -190,8 +197,8 @@ def _with_half(mean: float, half: float, digits: str = "{:.2f}") -> str:
 def setting(study: OptimizerStudy) -> str:
     """Return the protocol in one line."""
     return (
-        f"{study.budget:g} s of CPU time for each run, in one thread; 2-32-32-32-1 tanh networks in float32; learning "
-        f"rates chosen on seed {TUNING_SEED}; seeds {', '.join(map(str, study.seeds))}"
+        f"{study.budget:g} s of CPU time for each run, in one thread; learning rates chosen on "
+        f"seed {TUNING_SEED}; seeds {', '.join(map(str, study.seeds))}"
     )
 
 
@@ -199,7 +206,7 @@ def heading(study: OptimizerStudy) -> str:
     """Return the sentence that explains the numbers."""
     return (
         f"Mean over {len(study.seeds)} seeds and its {_LEVEL:.0%} confidence interval (Student's t). log10 loss: of "
-        "the sum of the losses on the validation points. Changes: log10 of the ratio to the plain mode with the same "
+        "the sum of the losses on the validation data. Changes: log10 of the ratio to the plain mode with the same "
         "seed."
     )
 

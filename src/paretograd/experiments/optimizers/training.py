@@ -16,8 +16,10 @@ from torch import Tensor
 import paretograd as pg
 from paretograd.disk import read_arrays, write_arrays
 from paretograd.errors import InputError, NonFiniteGradientError
-from paretograd.experiments.optimizers.physics import PROBLEMS, Scores, make_network
-from paretograd.experiments.optimizers.study import OPTIMIZERS, TUNING_SEED, Case, OptimizerStudy
+from paretograd.experiments.optimizers.digits import load_digits
+from paretograd.experiments.optimizers.physics import PHYSICS
+from paretograd.experiments.optimizers.study import MULTI_MNIST, OPTIMIZERS, TUNING_SEED, Case, OptimizerStudy
+from paretograd.experiments.optimizers.task import Scores, Task
 from paretograd.experiments.study import Method
 
 #: Steps from one measured update to the next.
@@ -33,8 +35,7 @@ class Outcome(NamedTuple):
         lr, seed: of the run.
         steps: taken within the budget.
         seconds: CPU time of these steps.
-        losses: on the validation points, one for each objective.
-        error: relative L2 distance from the solution.
+        losses, error: of the trained network; see `Scores`.
         measured: number of updates that were compared with all gradients.
         conflicting: number of those that raise some loss, to first order.
     """
@@ -54,12 +55,20 @@ class Outcome(NamedTuple):
         return Scores(self.losses, self.error).validation
 
 
-def train_case(study: OptimizerStudy, case: Case, checkpoint: Path, result: Path, stopped: Callable[[], bool]) -> None:
+def task_of(name: str, data_dir: Path | None) -> Task:
+    """Return a problem; ``data_dir`` is for those that need data."""
+    return load_digits(data_dir) if name == MULTI_MNIST else PHYSICS[name]
+
+
+def train_case(
+    study: OptimizerStudy, case: Case, task: Task, checkpoint: Path, result: Path, stopped: Callable[[], bool]
+) -> None:
     """Train a setting to its end; finished runs are kept in the checkpoint.
 
     Args:
         study: has the budget and the seeds.
         case: the setting.
+        task: its problem.
         checkpoint: holds the finished runs until all are done.
         result: path of the result.
         stopped: returns True if the present run should be abandoned.
@@ -67,7 +76,7 @@ def train_case(study: OptimizerStudy, case: Case, checkpoint: Path, result: Path
     done = _load_checkpoint(checkpoint, case) if checkpoint.exists() else []
     with _one_thread():
         while (left := next_run(case, study.seeds, done)) is not None:
-            outcome = None if stopped() else train(case, *left, study.budget, stopped)
+            outcome = None if stopped() else train(case, task, *left, study.budget, stopped)
             if outcome is None:
                 return
             done.append(outcome)
@@ -98,30 +107,30 @@ def best_rate(done: Sequence[Outcome]) -> float:
     return min((outcome for outcome in done if outcome.seed == TUNING_SEED), key=lambda found: found.validation).lr
 
 
-def train(case: Case, lr: float, seed: int, budget: float, stopped: Callable[[], bool]) -> Outcome | None:
+def train(case: Case, task: Task, lr: float, seed: int, budget: float, stopped: Callable[[], bool]) -> Outcome | None:
     """Train one network for a given CPU time; returns None if stopped.
 
     The learning rate decays along a cosine, so that the last losses depend less on the last few batches. Every few
     steps the update is compared with all gradients. Such a step is charged as much time as the one before it, so that
     the comparison is free.
     """
-    problem, generator = PROBLEMS[case.problem], torch.Generator().manual_seed(seed)
-    network, rule = make_network(seed), Method(case.rule).aggregator()
+    generator = torch.Generator().manual_seed(seed)
+    network, rule = task.network(seed), Method(case.rule).aggregator()
     params: list[Tensor] = list(network.parameters())
     inner = OPTIMIZERS[case.optimizer].make(params, lr)
     optimizer = pg.Unconflicting(inner, rule) if case.mode == "projected" else inner
-    batch = problem.batch(generator)
+    batch = task.batch(generator)
     spent = last = 0.0
     steps = measured = conflicting = 0
     while spent < budget:
         look, begun = steps % EVERY == EVERY - 1, time.process_time()
         if case.batches == "fresh":
-            batch = problem.batch(generator)
+            batch = task.batch(generator)
         for group in inner.param_groups:
             group["lr"] = lr * (0.5 + 0.5 * math.cos(math.pi * spent / budget))
         optimizer.zero_grad()
         try:
-            step = _backward(case, problem.losses(network, batch), rule, params, optimizer, look)
+            step = _backward(case, task.losses(network, batch), rule, params, optimizer, look)
         except NonFiniteGradientError:
             break  # diverged; the scores say so
         if look and step is not None:
@@ -135,7 +144,7 @@ def train(case: Case, lr: float, seed: int, budget: float, stopped: Callable[[],
             last = time.process_time() - begun
         steps += 1
         spent += last if steps > _WARM_UP else 0.0
-    scores = problem.scores(network)
+    scores = task.scores(network)
     return Outcome(lr, seed, steps, spent, scores.losses, scores.error, measured, conflicting)
 
 
