@@ -80,7 +80,11 @@ class TestRows:
 
     def test_a_diverged_run_decides_nothing(self):
         *_, projected = rows(other={PROJECTED: outcomes([0.1, math.nan, 0.1])})
-        assert (projected["diverged"], projected["validation_verdict"]) == (1, "undecided")
+        assert (projected["diverged"], projected["validation_verdict"], projected["error_verdict"]) == (
+            1, "undecided", "undecided",
+        )  # fmt: skip
+        assert math.isnan(projected["validation_change"])
+        assert math.isnan(projected["error_change"])
         shown = table.tables(rows(other={PROJECTED: outcomes([0.1, math.nan, 0.1])}))
         assert shown["Helmholtz, fresh batches"][-1]["log10 loss"] == "1 of 3 diverged"
 
@@ -103,6 +107,12 @@ class TestTables:
             "median change": "-1.015", "conflicts, plain": "50.0%", "conflicts": "0.0%",
         }  # fmt: skip
         assert counts["in the metric"]["undecided"] == "1"
+
+    def test_a_setting_without_measured_updates(self):
+        early = [outcome._replace(measured=0, conflicting=0) for outcome in outcomes([1.0, 1.0, 1.0])]
+        found = table.tables(rows(other={PROJECTED: early}))
+        assert found["Helmholtz, fresh batches"][-1]["conflicts"] == ""
+        assert found["Losses against the plain mode"][-1]["conflicts"] == ""
 
     def test_for_people(self):
         plain, _, projected = table.tables(rows())["Helmholtz, fresh batches"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,13 +30,13 @@ def conflicts_and_losses(found: Rows) -> Figure:
     from matplotlib.lines import Line2D
 
     looks = curves(list(dict.fromkeys(row["rule"] for row in found)))
-    modes = [
-        mode for mode in MODES if any(row["mode"] == mode and row["validation_change"] is not None for row in found)
-    ]
+    compared = [row for row in found if row["validation_change"] is not None]
+    modes = [mode for mode in MODES if any(row["mode"] == mode for row in compared)]
+    changes = [abs(row["validation_change"]) for row in compared if math.isfinite(row["validation_change"])]
     figure = Figure(figsize=(5.6 * len(modes) + 0.6, 5.4), dpi=DPI, layout="constrained")
     for axes, mode in zip(figure.subplots(1, len(modes), sharey=True, squeeze=False)[0], modes, strict=True):
-        for row in found:
-            if row["mode"] == mode and row["validation_change"] is not None:
+        for row in compared:
+            if row["mode"] == mode:
                 colour = looks[row["rule"]].colour
                 axes.errorbar(
                     row["conflicts_percent_plain"],
@@ -50,6 +51,8 @@ def conflicts_and_losses(found: Rows) -> Figure:
                 )
         axes.axhline(0.0, color="0.3", linewidth=1.0, zorder=1)
         axes.set_xlim(-3.0, 103.0)
+        reach = 1.3 * max(changes, default=1.0) + 0.1  # cuts long intervals off
+        axes.set_ylim(-reach, reach)
         axes.set_xlabel("plain updates that raise some loss of their batch, %")
         axes.set_title(MODES[mode], fontsize=10.5)
     figure.axes[0].set_ylabel("change of log10 loss against plain  (below 0 is better)")

@@ -7,11 +7,12 @@ import os
 import platform
 import signal
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,7 @@ def _train_in_processes(
     """Train the settings with these file names side by side; an interrupt or an error stops all processes."""
     context = get_context("spawn")  # a fork would copy locks of torch's threads
     stop = context.Event()
-    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(stop, os.getpid())) as pool:
+    with ProcessPoolExecutor(processes, context, initializer=_begin, initargs=(stop,)) as pool:
         waiting = {pool.submit(_train, study, name, folder, data) for name in left}
         try:
             while waiting:
@@ -199,11 +200,19 @@ def _train_in_processes(
             pool.shutdown(cancel_futures=True)
 
 
-def _begin(stop: Event, parent: int) -> None:
-    """Prepare a worker: Ctrl-C is for the parent, which sets ``stop``; without a parent, work ends."""
+def _begin(stop: Event) -> None:
+    """Prepare a worker: Ctrl-C is for the parent, which sets ``stop``. A worker ends with its parent."""
     global _stopped
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _stopped = lambda: stop.is_set() or os.getppid() != parent  # noqa: E731
+    _stopped = stop.is_set
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)  # the pool would wait for work forever
 
 
 def _train(

@@ -113,7 +113,9 @@ def _validations(runs: Sequence[Outcome]) -> list[float]:
 
 
 def _log_errors(runs: Sequence[Outcome]) -> list[float]:
-    return [math.log10(run.error) if 0.0 < run.error < math.inf else math.nan for run in runs]
+    """Return log10 of the errors; NaN for a run that diverged."""
+    known = (math.isfinite(run.validation) and 0.0 < run.error < math.inf for run in runs)
+    return [math.log10(run.error) if finite else math.nan for run, finite in zip(runs, known, strict=True)]
 
 
 def _losses(runs: Sequence[Outcome]) -> list[float]:
@@ -163,8 +165,8 @@ def _count(chosen: Sequence[Mapping[str, Any]], measure: str) -> dict[str, str]:
         "settings": str(len(chosen)),
         **{verdict: str(verdicts.count(verdict)) for verdict in ("better", "worse", "undecided")},
         "median change": f"{np.median(changes):+.3f}" if changes else "",
-        "conflicts, plain": f"{np.mean([row['conflicts_percent_plain'] for row in chosen]):.1f}%",
-        "conflicts": f"{np.mean([row['conflicts_percent'] for row in chosen]):.1f}%",
+        "conflicts, plain": _percent([row["conflicts_percent_plain"] for row in chosen]),
+        "conflicts": _percent([row["conflicts_percent"] for row in chosen]),
     }
 
 
@@ -175,11 +177,17 @@ def _shown(row: Mapping[str, Any]) -> dict[str, str]:
         "lr": f"{row['lr']:g}",
         "log10 loss": diverged if row["diverged"] else _with_half(row["validation_mean"], row["validation_half"]),
         "error": "" if row["diverged"] else _with_half(row["error_mean"], row["error_half"], "{:.3f}"),
-        "conflicts": "" if math.isnan(row["conflicts_percent"]) else f"{row['conflicts_percent']:.1f}%",
+        "conflicts": _percent([row["conflicts_percent"]]),
         "steps/s": f"{row['steps_per_second']:.0f}",
         "change of loss": _change(row, "validation"),
         "change of error": _change(row, "error"),
     }
+
+
+def _percent(shares: Sequence[float]) -> str:
+    """Return the mean of the shares that are known."""
+    known = [share for share in shares if not math.isnan(share)]
+    return f"{np.mean(known):.1f}%" if known else ""
 
 
 def _change(row: Mapping[str, Any], measure: str) -> str:
