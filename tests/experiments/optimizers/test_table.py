@@ -99,14 +99,16 @@ class TestTables:
         found = rows(other={PROJECTED: outcomes([0.1, 0.09, 0.1], 0)})
         counts = {row["method"]: row for row in table.tables(found)["Losses against the plain mode"]}
         assert list(counts) == [
-            "in the metric", "in the metric, fresh batches", "in the metric, Adam",
-            "projected", "projected, fresh batches", "projected, Adam",
+            "in the metric", "in the metric, fresh batches", "in the metric, Adam", "in the metric, UPGrad",
+            "in the metric, Helmholtz",
+            "projected", "projected, fresh batches", "projected, Adam", "projected, UPGrad", "projected, Helmholtz",
         ]  # fmt: skip
         assert counts["projected"] == {
             "method": "projected", "settings": "1", "better": "1", "worse": "0", "undecided": "0",
             "median change": "-1.015", "conflicts, plain": "50.0%", "conflicts": "0.0%",
         }  # fmt: skip
         assert counts["in the metric"]["undecided"] == "1"
+        assert "conflicts" not in table.tables(found)["Errors against the plain mode"][0]
 
     def test_a_setting_without_measured_updates(self):
         early = [outcome._replace(measured=0, conflicting=0) for outcome in outcomes([1.0, 1.0, 1.0])]

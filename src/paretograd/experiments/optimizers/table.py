@@ -145,29 +145,32 @@ def tables(found: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, str]]
 
 
 def _counts(compared: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, str]]:
-    """Count the settings in which a mode is better or worse than plain: all, by batches and by optimizer."""
+    """Count the settings in which a mode is better or worse than plain: all of them, and by each choice."""
+    choices = [("batches", name, kind) for name, kind in BATCHES.items()]
+    choices += [("optimizer", name, optimizer.title) for name, optimizer in OPTIMIZERS.items()]
+    choices += [("rule", rule, rule) for rule in dict.fromkeys(row["rule"] for row in compared)]
+    choices += [("problem", name, problem.title) for name, problem in PROBLEMS.items()]
     made = []
-    for mode in MODES:
-        groups = {MODES[mode]: {"mode": mode}}
-        groups |= {f"{MODES[mode]}, {kind}": {"mode": mode, "batches": name} for name, kind in BATCHES.items()}
-        groups |= {f"{MODES[mode]}, {o.title}": {"mode": mode, "optimizer": name} for name, o in OPTIMIZERS.items()}
-        for name, wanted in groups.items():
-            chosen = [row for row in compared if wanted.items() <= row.items()]
-            if chosen:
-                made.append({"method": name, **_count(chosen, measure)})
+    for mode, title in MODES.items():
+        here = [row for row in compared if row["mode"] == mode]
+        groups = {title: here}
+        groups |= {f"{title}, {name}": [row for row in here if row[key] == value] for key, value, name in choices}
+        made += [{"method": name, **_count(chosen, measure)} for name, chosen in groups.items() if chosen]
     return made
 
 
 def _count(chosen: Sequence[Mapping[str, Any]], measure: str) -> dict[str, str]:
     verdicts = [row[f"{measure}_verdict"] for row in chosen]
     changes = [row[f"{measure}_change"] for row in chosen if math.isfinite(row[f"{measure}_change"])]
-    return {
+    counts = {
         "settings": str(len(chosen)),
         **{verdict: str(verdicts.count(verdict)) for verdict in ("better", "worse", "undecided")},
         "median change": f"{np.median(changes):+.3f}" if changes else "",
-        "conflicts, plain": _percent([row["conflicts_percent_plain"] for row in chosen]),
-        "conflicts": _percent([row["conflicts_percent"] for row in chosen]),
     }
+    if measure == "validation":
+        counts["conflicts, plain"] = _percent([row["conflicts_percent_plain"] for row in chosen])
+        counts["conflicts"] = _percent([row["conflicts_percent"] for row in chosen])
+    return counts
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, str]:
