@@ -106,7 +106,7 @@ class Case(NamedTuple):
     @property
     def repeats(self) -> bool:
         """Whether this is the plain mode again: the mean ignores the Gramian, and the metric of SGD is Euclidean."""
-        return self.mode == "metric" and (self.optimizer == "sgd" or self.rule == "mean")
+        return self.mode == "metric" and (self.optimizer == "sgd" or self.rule_label == "Mean")
 
     @property
     def too_large(self) -> bool:
@@ -116,6 +116,11 @@ class Case(NamedTuple):
 
 def _choice(name: str, known: Iterable[str]) -> Option:
     return Option(f"Only these, separated by commas: {','.join(known)}.", name.upper(), read=read_list)
+
+
+_PROBLEMS_OPTION = Option(
+    f"Separated by commas: {','.join(PROBLEMS)}. If not given, those that need no data.", "PROBLEMS", read=read_list
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +142,7 @@ class OptimizerStudy(BaseStudy):
     experiment = "optimizers"
     function = "optimizers.run_optimizers"
 
-    problems: tuple[str, ...] = field(default=tuple(PHYSICS), metadata=_choice("problems", PROBLEMS).metadata)
+    problems: tuple[str, ...] = field(default=tuple(PHYSICS), metadata=_PROBLEMS_OPTION.metadata)
     batches: tuple[str, ...] = field(default=tuple(BATCHES), metadata=_choice("batches", BATCHES).metadata)
     methods: tuple[str, ...] = field(default=METHODS, metadata=METHODS_OPTION.metadata)
     optimizers: tuple[str, ...] = field(default=tuple(OPTIMIZERS), metadata=_choice("optimizers", OPTIMIZERS).metadata)
