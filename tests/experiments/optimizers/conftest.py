@@ -14,7 +14,7 @@ def small() -> OptimizerStudy:
     """Two settings, with six runs of a few steps each."""
     return OptimizerStudy(
         problems=("helmholtz",),
-        batches=("full",),
+        batches=("fresh",),
         methods=("upgrad",),
         optimizers=("adam",),
         modes=("plain", "projected"),

@@ -18,6 +18,7 @@ from paretograd.experiments import Watch
 from paretograd.experiments.optimizers import OptimizerStudy, read_results, run_optimizers, training
 from paretograd.experiments.optimizers.physics import PHYSICS
 from paretograd.experiments.optimizers.study import OPTIMIZERS, TUNING_SEED, Case
+from paretograd.experiments.optimizers.task import Batch
 from paretograd.experiments.optimizers.training import Outcome, best_rate, next_run, train
 
 BURGERS = PHYSICS["burgers"]
@@ -26,6 +27,17 @@ CASE = Case("burgers", "fresh", "upgrad", "adam", "plain", "UPGrad")
 
 def outcome(lr: float, seed: int, loss: float = 1.0) -> Outcome:
     return Outcome(lr, seed, 100, 1.0, (0.25 * loss, 0.75 * loss), 0.5, 5, 2)
+
+
+class Seeing:
+    """Burgers' equation that keeps the batches of which a loss is asked."""
+
+    def __init__(self, seen: list[Batch]) -> None:
+        self.seen, self.network, self.batch, self.scores = seen, BURGERS.network, BURGERS.batch, BURGERS.scores
+
+    def losses(self, network, batch):
+        self.seen.append(batch)
+        return BURGERS.losses(network, batch)
 
 
 class TestSettings:
@@ -95,6 +107,15 @@ class TestRun:
         """64 steps of 1/128 s and five of warm-up; every twentieth is measured."""
         found = train(CASE, BURGERS, 1e-3, 0, 0.5, lambda: False)
         assert (found.steps, found.measured, found.seconds) == (69, 3, 0.5)
+
+    @pytest.mark.parametrize(("batches", "sizes"), [("fresh", {256}), ("full", {1024})])
+    def test_fresh_batches_differ_and_full_ones_do_not(self, batches, sizes, monkeypatch):
+        seen = []
+        monkeypatch.setattr(training, "_backward", lambda case, losses, *rest: losses[0].backward())
+        task = Seeing(seen)
+        train(CASE._replace(batches=batches), task, 1e-3, 0, 0.05, lambda: False)
+        assert {len(batch[0]) for batch in seen} == sizes
+        assert len({batch[0].sum().item() for batch in seen}) == (len(seen) if batches == "fresh" else 1)
 
     def test_the_loss_decreases(self):
         first, last = (train(CASE, BURGERS, 1e-2, 0, budget, lambda: False) for budget in (0.005, 1.0))
@@ -169,7 +190,7 @@ class TestFolder:
         [path] = (tmp_path / "runs").iterdir()
         for content in (b"", path.read_bytes()[:200]):
             path.write_bytes(content)
-            with pytest.raises(InputError, match="Remove it, and --resume runs Helmholtz, full batches: UPGrad, Adam"):
+            with pytest.raises(InputError, match="Remove it, and --resume runs Helmholtz, fresh batches: UPGrad, Adam"):
                 read_results(tmp_path)
         np.savez(path, label="another")
         with pytest.raises(InputError, match="does not hold the runs of"):

@@ -21,9 +21,11 @@ PLAIN, METRIC, PROJECTED = STUDY.cases()[:3]
 
 def outcomes(losses, conflicting=10, error=0.1):
     """Runs with these sums of losses, after a choice of the second rate."""
-    tuning = [Outcome(lr, TUNING_SEED, 1, 1.0, (abs(lr - 3e-3), 1.0), 1.0, 1, 0) for lr in (1e-3, 3e-3, 1e-2, 3e-2)]
+    tuning = [
+        Outcome(lr, TUNING_SEED, 1, 1.0, (abs(lr - 0.004), 1.0), 1.0, 1, 0) for lr in (0.001, 0.004, 0.016, 0.064)
+    ]
     return tuning + [
-        Outcome(3e-3, seed, 200, 2.0, (0.25 * loss, 0.75 * loss), error * loss, 20, conflicting)
+        Outcome(0.004, seed, 200, 2.0, (0.25 * loss, 0.75 * loss), error * loss, 20, conflicting)
         for seed, loss in enumerate(losses)
     ]
 
@@ -59,7 +61,7 @@ class TestRows:
     def test_values(self):
         plain, _, projected = rows()
         assert (plain["validation_mean"], plain["validation_half"]) == (0.0, 0.0)
-        assert (plain["lr"], plain["lr_at_edge"], plain["steps_per_second"]) == (3e-3, False, 100.0)
+        assert (plain["lr"], plain["lr_at_edge"], plain["steps_per_second"]) == (0.004, False, 100.0)
         assert (plain["conflicts_percent"], projected["conflicts_percent"]) == (50.0, 0.0)
         assert plain["loss_residual"] == 0.25
         assert "loss_initial" not in plain  # Helmholtz has none

@@ -62,9 +62,9 @@ class Digits:
             (nn.Linear, (64, 20)),
         )
 
-    def batch(self, generator: torch.Generator) -> Batch:
+    def batch(self, generator: torch.Generator, times: int = 1) -> Batch:
         """Draw pairs of training digits: images of shape (n, 1, 18, 18), and the digits, shape (n, 2)."""
-        return pairs(*self.train, _BATCH, generator)
+        return pairs(*self.train, times * _BATCH, generator)
 
     def losses(self, network: nn.Sequential, batch: Batch) -> list[Tensor]:
         """Return the cross entropy of each digit."""

@@ -61,10 +61,11 @@ class Optimizer(NamedTuple):
     rates: tuple[float, ...]
 
 
+_ADAM_RATES = (0.001, 0.004, 0.016, 0.064)
 OPTIMIZERS = {
     "sgd": Optimizer("SGD", lambda params, lr: torch.optim.SGD(params, lr, momentum=0.9), (1e-4, 1e-3, 1e-2, 1e-1)),
-    "adam": Optimizer("Adam", torch.optim.Adam, (1e-3, 3e-3, 1e-2, 3e-2)),
-    "adamw": Optimizer("AdamW", torch.optim.AdamW, (1e-3, 3e-3, 1e-2, 3e-2)),
+    "adam": Optimizer("Adam", torch.optim.Adam, _ADAM_RATES),
+    "adamw": Optimizer("AdamW", torch.optim.AdamW, _ADAM_RATES),
 }
 
 
@@ -129,8 +130,8 @@ class OptimizerStudy(BaseStudy):
 
     Attributes:
         problems: by name; by default those that need no data.
-        batches: ``fresh`` draws new data for every step, ``full`` keeps those of the first. ``multi-mnist`` has fresh
-            ones only.
+        batches: ``fresh`` draws new data for every step, ``full`` keeps the same, four times as many.
+            ``multi-mnist`` has fresh ones only.
         methods: rules as a person writes them: ``upgrad``, ``capped-mgda(cap=0.5)``.
         optimizers: by name.
         modes: ``plain`` passes the rule's direction to the optimizer, ``metric`` computes the rule's weights in the

@@ -40,8 +40,8 @@ class Task(Protocol):
     def network(self, seed: int) -> nn.Sequential:
         """Return a network with torch's initial weights for this seed."""
 
-    def batch(self, generator: torch.Generator) -> Batch:
-        """Draw the data of a step."""
+    def batch(self, generator: torch.Generator, times: int = 1) -> Batch:
+        """Draw the data of a step, ``times`` as many as usual."""
 
     def losses(self, network: nn.Sequential, batch: Batch) -> list[Tensor]:
         """Return the losses of a network on a batch."""

@@ -24,6 +24,8 @@ from paretograd.experiments.study import Method
 
 #: Steps from one measured update to the next.
 EVERY = 20
+#: How many times as many points as a fresh batch a full one has, so that a network does not just fit the points.
+FULL = 4
 #: First steps of a run that do not count: in a new process, they load code.
 _WARM_UP = 5
 
@@ -119,7 +121,7 @@ def train(case: Case, task: Task, lr: float, seed: int, budget: float, stopped: 
     params: list[Tensor] = list(network.parameters())
     inner = OPTIMIZERS[case.optimizer].make(params, lr)
     optimizer = pg.Unconflicting(inner, rule) if case.mode == "projected" else inner
-    batch = task.batch(generator)
+    batch = task.batch(generator, FULL)
     spent = last = 0.0
     steps = measured = conflicting = 0
     while spent < budget:
