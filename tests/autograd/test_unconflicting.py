@@ -14,6 +14,7 @@ from scipy.optimize import nnls
 from torch import Tensor, nn
 
 import paretograd as pg
+from paretograd.autograd import by_layers
 
 #: Every optimizer of torch, with options that make it move and remember.
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -145,6 +146,48 @@ def test_the_projection_is_the_least_change(name: str) -> None:
             change = float((want - proposal).norm() / proposal.norm())
             assert optimizer.last.change == pytest.approx(change, rel=1e-5, abs=1e-8)
     assert projected >= (name in ("momentum", "Adam", "AdamW"))
+
+
+@pytest.mark.parametrize("engine", ["jacobian", "batched", "gramian"])
+def test_layers_with_heads(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolutions, normalizations, embeddings and heads, with the gradients that each engine keeps."""
+    monkeypatch.setattr(by_layers, "_KEPT_SHARE", math.inf)  # the model is small
+    torch.manual_seed(0)
+    trunk = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.GroupNorm(2, 6), nn.ReLU(), nn.Flatten(), nn.Linear(216, 12), nn.Tanh()
+    )
+    net = nn.ModuleDict(
+        {"trunk": trunk, "table": nn.Embedding(5, 12), "heads": nn.ModuleList(nn.Linear(12, 1) for _ in range(3))}
+    )
+    net = net.double()
+    params = list(net.parameters())
+    optimizer = pg.Unconflicting(torch.optim.Adam(params, lr=3e-3), pg.UPGrad())
+
+    def losses(t: int) -> list[Tensor]:
+        generator = torch.Generator().manual_seed(t)
+        x = torch.randn(7, 3, 8, 8, generator=generator, dtype=torch.float64)
+        z = net["trunk"](x) + net["table"](torch.randint(5, (7,), generator=generator))
+        return [(head(z) - (-1.0) ** k * x[:, 0, 0, :1]).square().mean() for k, head in enumerate(net["heads"])]
+
+    proposed = 0
+    for t in range(25):
+        J = torch.cat([part.flatten(1) for part in pg.jacobian(losses(t), params)], dim=1)
+        before = flat(params)
+        optimizer.zero_grad()
+        step = optimizer.backward(losses(t), engine=engine)
+        with step.of_update() as update:
+            optimizer.step()
+        u = before - flat(params)
+        cosines = J @ u / (J.norm(dim=1) * u.norm())
+        assert cosines.min() >= -1e-6
+        assert update.cosines == pytest.approx(cosines.tolist(), abs=1e-9)
+        proposed += bool(optimizer.last.proposed)
+        assert step.how is not None
+        assert step.how.way == engine
+        if engine == "gramian":
+            with pytest.raises(pg.ParameterError, match="compared with one before"):
+                step.of_update()
+    assert proposed
 
 
 def test_updates_without_conflict_are_left_alone() -> None:

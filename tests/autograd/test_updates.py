@@ -204,4 +204,7 @@ def test_every_model_is_measured_in_every_way(name: str, engine: Any) -> None:
     for param, part in kept.combine(weights):
         wanted = torch.tensordot(weights.to(of[id(param)].dtype), of[id(param)], dims=1)
         torch.testing.assert_close(part.to_dense(), wanted, rtol=1e-9, atol=1e-11 * math.sqrt(scale))
-    kept.close()
+    with kept.used():
+        pass  # frees the graph
+    assert step.how is not None
+    assert kept.open == (step.how.way != "gramian")

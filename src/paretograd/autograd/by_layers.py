@@ -133,7 +133,8 @@ class KeptLayers(Kept):
         context: AbstractContextManager[None] = hidden(tuple(self.params))
         return context
 
-    def close(self) -> None:
+    def _free(self) -> None:
+        self.open = False
         release(self._plan.graph.nodes)
 
 

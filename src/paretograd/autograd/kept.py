@@ -27,11 +27,14 @@ class Kept(ABC):
         params: the parameters, whether aggregated or not.
         m: number of losses.
         eps: rounding of the products, relative to the norms.
+        open: False after what was kept has been freed.
     """
 
     params: list[Tensor]
     m: int
     eps: float
+    open = True
+    _users = 0
 
     def measure(self, vectors: Sequence[Vector]) -> Array:
         """Return the inner products of all gradients and vectors, ``(m + vectors, m + vectors)``.
@@ -55,8 +58,19 @@ class Kept(ABC):
         """Return the context in which the parameters may be changed."""
         return nullcontext()
 
-    def close(self) -> None:  # noqa: B027  # most have nothing to do
-        """Free what the graph holds. Nothing can be asked any more."""
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Use the gradients of one update. After the last use, what the graph holds is freed."""
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                self._free()
+
+    def _free(self) -> None:  # noqa: B027  # most hold nothing of the graph
+        """Free what the graph holds."""
 
 
 class KeptRows(Kept):
@@ -117,9 +131,9 @@ class Update:
 def watched(kept: Kept, names: tuple[str, ...] | None, update: Update) -> Iterator[Update]:
     """Compare the parameters before and after the block."""
     before = snapshot(kept.params)
-    with kept.updating():
-        yield update
-    with torch.no_grad():
+    with kept.used(), torch.no_grad():
+        with torch.enable_grad(), kept.updating():
+            yield update
         change = difference(kept.params, before)
         grads = {id(param): param.grad for param in kept.params}
         known = all(grad is not None for grad in grads.values())

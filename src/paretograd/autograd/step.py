@@ -105,11 +105,10 @@ class Step:
         whether the real change of the parameters increases it, to first order. `metrics` has them, too. The step must
         come from ``backward(keep_rows=True)``.
         """
-        if self.kept is None:
-            missing = "its gradients are not finite" if not self.finite else "it kept no rows"
-            raise ParameterError(
-                f"this step cannot be compared with an update: {missing}. Use backward(keep_rows=True)"
-            )
+        if self.kept is None or not self.kept.open:
+            reason = "it was compared with one before" if self.kept is not None else "it kept no rows"
+            reason = reason if self.finite else "its gradients are not finite"
+            raise ParameterError(f"this step cannot be compared with an update: {reason}. Use backward(keep_rows=True)")
         self.update = Update()
         return watched(self.kept, self.names, self.update)
 

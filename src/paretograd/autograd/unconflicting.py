@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -219,32 +219,38 @@ class Unconflicting(Optimizer):
         Returns:
             the sum of the losses of the closure; None without one.
         """
-        params = self._params
-        before = snapshot(params)
-        kept: list[Kept | None] = [self._kept]
-
-        def evaluate() -> Tensor:
-            self.optimizer.zero_grad()
-            self._kept = None
-            with torch.enable_grad():
-                losses = closure()  # type: ignore[misc]
-                self.backward(losses)
-            kept[0] = kept[0] or self._kept
-            values = losses.values() if isinstance(losses, Mapping) else losses
-            return torch.stack([loss.detach().reshape(()) for loss in values]).sum()
-
-        if closure is not None:
-            kept[0] = None
-        elif kept[0] is None:
+        if closure is None and self._kept is None:
             raise ParameterError(
                 "there are no gradients to project onto: call backward(losses) of this optimizer first"
             )
-        with nullcontext() if kept[0] is None else kept[0].updating():
-            value = self.optimizer.step() if closure is None else self.optimizer.step(evaluate)  # type: ignore[arg-type]
-        self._kept = None
-        if kept[0] is not None:
-            self.last = self._project(kept[0], params, self._start(before))
-            kept[0].close()
+        params = self._params
+        before = snapshot(params)
+        with ExitStack() as using, ExitStack() as updating:
+            held: list[Kept] = []
+
+            def hold() -> None:
+                """Keep the gradients of the last call of `backward`, if they are the first ones of this step."""
+                if self._kept is not None and not held:
+                    held.append(self._kept)
+                    using.enter_context(self._kept.used())
+                    updating.enter_context(self._kept.updating())
+                self._kept = None
+
+            def evaluate() -> Tensor:
+                self.zero_grad()
+                with torch.enable_grad():
+                    losses = closure()  # type: ignore[misc]
+                    self.backward(losses)
+                hold()
+                values = losses.values() if isinstance(losses, Mapping) else losses
+                return torch.stack([loss.detach().reshape(()) for loss in values]).sum()
+
+            if closure is None:
+                hold()
+            value = self.optimizer.step(evaluate if closure is not None else None)  # type: ignore[arg-type]
+            updating.close()
+            if held:
+                self.last = self._project(held[0], params, self._start(before))
         return value
 
     def _start(self, before: dict[int, Tensor]) -> dict[int, Tensor]:
@@ -360,8 +366,10 @@ class _Cone:
         if self._longest and square > self._longest:
             return False
         self._longest = max(self._longest, square)
-        for param, part in self._multiplied(multipliers):
-            local(param).detach().sub_(part)  # an update is subtracted
+        pairs = self._multiplied(multipliers)
+        with self._kept.updating():
+            for param, part in pairs:
+                local(param).detach().sub_(part)  # an update is subtracted
         return True
 
     def _multipliers(self, slopes: Array) -> Array:

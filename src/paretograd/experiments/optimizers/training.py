@@ -120,7 +120,8 @@ def train(case: Case, task: Task, lr: float, seed: int, budget: float, stopped: 
     network, rule = task.network(seed), Method(case.rule).aggregator()
     params: list[Tensor] = list(network.parameters())
     inner = OPTIMIZERS[case.optimizer].make(params, lr)
-    optimizer = pg.Unconflicting(inner, rule) if case.mode == "projected" else inner
+    projected = case.mode == "projected"
+    optimizer = pg.Unconflicting(inner, rule, aggregate_in_metric=True) if projected else inner
     batch = task.batch(generator, FULL)
     spent = last = 0.0
     steps = measured = conflicting = 0
