@@ -27,11 +27,10 @@ from paretograd.autograd.graph import release
 from paretograd.autograd.kept import Kept, Vector
 from paretograd.autograd.layers.layer import Layer, Part
 from paretograd.autograd.layers.uses import split_layers, tied_layers
-from paretograd.autograd.metric import real
 from paretograd.autograd.products import combination, inner_products, rounding, row_gramian
 from paretograd.autograd.ways import NotFiniteError, Pairs, Way, present
 from paretograd.geometry.gramian import Array, as_array, out_of_range
-from paretograd.geometry.row_lists import accumulator
+from paretograd.geometry.row_lists import accumulator, real
 
 #: The gradients of layers' outputs are stored if they take at most this share of the Jacobian's memory.
 _KEPT_SHARE = 0.25

@@ -303,7 +303,7 @@ class CapturedStep:
             Step(weights, gramian, self._call.aggregator, eps=about.eps, names=about.names, how=how)
             for weights, gramian in zip(numbers.weights, numbers.gramians, strict=True)
         ]
-        step = steps[0] if len(steps) == 1 else Step.of_groups(steps)
+        step = Step.of_groups(steps)
         step.losses, step.residual = numbers.losses, numbers.residual
         return step
 

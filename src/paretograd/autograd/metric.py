@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from paretograd.errors import DTypeError, ParameterError, ShapeError
+from paretograd.geometry.row_lists import real
 
 #: Multiplies a gradient of a parameter by P.
 Preconditioner = Callable[[Tensor, Tensor], Tensor]
@@ -231,11 +232,6 @@ def local(tensor: Tensor) -> Tensor:
     """Return this process's part of a DTensor, or any other tensor unchanged."""
     inner = getattr(tensor, "_local_tensor", None)
     return tensor if inner is None else inner
-
-
-def real(values: Tensor) -> Tensor:
-    """Return complex values as real ones, with a last dimension of two, and real ones unchanged."""
-    return torch.view_as_real(values) if values.is_complex() else values
 
 
 # ---- optimizers ------------------------------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from paretograd.autograd.metric import Metric, real
+from paretograd.autograd.metric import Metric
 from paretograd.errors import ParameterError
-from paretograd.geometry.row_lists import combine_lists, gramian_of_lists
+from paretograd.geometry.row_lists import combine_lists, gramian_of_lists, real
 
 #: Bytes of the directions that are computed at a time, before the rows that they replace are freed.
 _BUCKET = 32 * 2**20

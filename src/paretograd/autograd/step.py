@@ -91,7 +91,9 @@ class Step:
 
     @classmethod
     def of_groups(cls, groups: Sequence[Step]) -> Step:
-        """Combine the steps of groups that were aggregated separately."""
+        """Combine the steps of groups that were aggregated separately; return the step of a single group as it is."""
+        if len(groups) == 1:
+            return groups[0]
         weights = torch.stack([step.weights for step in groups])
         total = torch.stack([step.gramian for step in groups]).sum(dim=0)
         first = groups[0]

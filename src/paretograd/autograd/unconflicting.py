@@ -47,7 +47,7 @@ _FINE = 2e-7
 
 @dataclass(frozen=True)
 class Projection:
-    """What became of one update.
+    """The outcome of one update.
 
     Attributes:
         proposed: numbers of the losses that the optimizer's own update would have increased.

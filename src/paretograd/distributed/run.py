@@ -82,7 +82,7 @@ def _step(work: Work, reason: str) -> Step:
             rows.release()
     with torch.no_grad():
         accumulate(pairs, call.adds)  # last, because nothing can fail from here on
-    step = steps[0] if len(steps) == 1 else Step.of_groups(steps)
+    step = Step.of_groups(steps)
     step.kept = kept
     return step
 

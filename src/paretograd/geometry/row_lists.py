@@ -44,12 +44,13 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
 
 def flat(row: Tensor) -> Tensor:
     """Return a tensor as a real vector in its own memory order. It must be dense in memory."""
-    row = _real(row)
+    row = real(row)
     return row.view(-1) if row.is_contiguous() else row.as_strided((row.numel(),), (1,))
 
 
-def _real(row: Tensor) -> Tensor:
-    return torch.view_as_real(row) if row.is_complex() else row
+def real(values: Tensor) -> Tensor:
+    """Return complex values as real ones, with a last dimension of two, and real ones unchanged."""
+    return torch.view_as_real(values) if values.is_complex() else values
 
 
 def _length(row: Tensor) -> int:
@@ -67,7 +68,7 @@ def gramian_of_lists(lists: Lists, *, exact: bool = False) -> Tensor:
     count, first = len(lists[0]), lists[0][0]
     if first.is_cuda and count <= _MOST_ROWS and kernels() is not None:
         return _gramian_by_kernel(lists, exact)
-    kind = torch.float64 if exact else accumulator(_real(first).dtype)
+    kind = torch.float64 if exact else accumulator(real(first).dtype)
     total = torch.zeros(count, count, dtype=torch.float64, device=first.device)
     for block in _blocks([[flat(row) for row in rows] for rows in lists], kind):
         total += block @ block.T
@@ -107,7 +108,7 @@ def combine_lists(weights: Tensor, lists: Lists, outputs: Sequence[Tensor]) -> N
     if first.is_cuda and len(weights) <= _MOST_ROWS and kernels() is not None:
         _combine_by_kernel(weights, lists, outputs)
         return
-    kind = accumulator(_real(first).dtype)
+    kind = accumulator(real(first).dtype)
     rows, results = [[flat(row) for row in tensors] for tensors in lists], [flat(output) for output in outputs]
     if not first.is_cpu:
         factors = weights.to(device=first.device, dtype=kind)
@@ -211,7 +212,7 @@ def _gramian_by_kernel(lists: Lists, exact: bool) -> Tensor:
     items = _items(tuple(_length(rows[0]) for rows in lists), device)
     addresses = _addresses(lists)
     table = _on_device(addresses, device)
-    double = exact or _real(first).dtype is torch.float64
+    double = exact or real(first).dtype is torch.float64
     programs = min(len(items), 8 * _processors(device))
     with torch.cuda.device(device):
         if count <= found.MOST_PAIRED:
@@ -235,7 +236,7 @@ def _combine_by_kernel(weights: Tensor, lists: Lists, outputs: Sequence[Tensor])
     items = _items(tuple(_length(rows[0]) for rows in lists), device)
     addresses = _addresses([[output, *rows] for output, rows in zip(outputs, lists, strict=True)])
     table = _on_device(addresses, device)
-    double = _real(first).dtype is torch.float64
+    double = real(first).dtype is torch.float64
     w = weights.to(device=device, dtype=torch.float64 if double else torch.float32).contiguous()
     with torch.cuda.device(device):
         found.weighted_lists[(min(len(items), 32 * _processors(device)),)](
@@ -267,4 +268,4 @@ def _processors(device: torch.device) -> int:
 
 def _kind(row: Tensor) -> int:
     """Return the number by which the kernels know a dtype."""
-    return (torch.float32, torch.bfloat16, torch.float16, torch.float64).index(_real(row).dtype)
+    return (torch.float32, torch.bfloat16, torch.float16, torch.float64).index(real(row).dtype)

@@ -106,12 +106,12 @@ class Case(NamedTuple):
 
     @property
     def repeats(self) -> bool:
-        """Whether this is the plain mode again: the mean ignores the Gramian, and the metric of SGD is Euclidean."""
+        """Return True if this is the plain mode: the mean ignores the Gramian, and the metric of SGD is Euclidean."""
         return self.mode == "metric" and (self.optimizer == "sgd" or self.rule_label == "Mean")
 
     @property
     def too_large(self) -> bool:
-        """Whether this is a full batch of the pairs of digits, of which there are billions."""
+        """Return True for a full batch of the pairs of digits, of which there are billions."""
         return self.problem == MULTI_MNIST and self.batches == "full"
 
 

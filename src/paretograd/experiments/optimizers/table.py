@@ -50,7 +50,7 @@ class Interval(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether a difference is ``better`` (below zero), ``worse`` or ``undecided``."""
+        """Return ``better`` for a difference below zero, ``worse`` or ``undecided``."""
         if self.mean + self.half < 0.0:
             return "better"
         return "worse" if self.mean - self.half > 0.0 else "undecided"
