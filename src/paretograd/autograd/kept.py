@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paretograd.autograd.metric import local
+from paretograd.autograd.metric import Metric, local
 from paretograd.autograd.rows import Rows
 from paretograd.certificates.update import UpdateCertificate
 from paretograd.errors import ParameterError
@@ -54,6 +54,29 @@ class Kept(ABC):
     def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with ``sum_k w_k g_k``, its local part for a DTensor. The gradients are kept."""
 
+    def columns(self, metric: Metric, movable: Sequence[Tensor], scales: Array, k: int) -> dict[int, Array]:
+        """Return column k of the Gramian ``J P J.T`` of gradients times ``scales``, and others if they are free.
+
+        Args:
+            metric: the metric P.
+            movable: the parameters over which the products are.
+            scales: factors of the gradients, shape ``(m,)``.
+            k: number of a loss.
+        """
+        vector = {id(param): torch.zeros_like(local(param)) for param in self.params}
+        vector |= {
+            id(param): part for param, part in self.multiplied(metric, movable, scales * (np.arange(self.m) == k))
+        }
+        return {k: self.measure([vector])[:-1, -1] * scales}
+
+    def multiplied(self, metric: Metric, movable: Sequence[Tensor], weights: Array) -> list[tuple[Tensor, Tensor]]:
+        """Return each movable parameter with its part of ``P sum_k w_k g_k``."""
+        kept = {id(param) for param in movable}
+        pairs = [(param, part) for param, part in self.combine(torch.from_numpy(weights)) if id(param) in kept]
+        params = [param for param, _ in pairs]
+        parts = [part.to_dense() if part.is_sparse else part for _, part in pairs]
+        return list(zip(params, metric.apply(params, parts), strict=True))
+
     def updating(self) -> AbstractContextManager[None]:
         """Return the context in which the parameters may be changed."""
         return nullcontext()
@@ -85,6 +108,14 @@ class KeptRows(Kept):
 
     def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         return self._rows.combine(self.params, weights, keep=True)
+
+    def columns(self, metric: Metric, movable: Sequence[Tensor], scales: Array, k: int) -> dict[int, Array]:
+        if self._rows.is_sparse:
+            return super().columns(metric, movable, scales, k)
+        gramian = as_array(self._rows.gramian(movable, metric=metric))  # reads the rows as often as one column does
+        if not np.isfinite(gramian).all() or out_of_range(gramian, self.eps) is not None:
+            gramian = as_array(self._rows.gramian(movable, metric=metric, exact=True))
+        return dict(enumerate(gramian * scales * scales[:, None]))
 
 
 class Update:

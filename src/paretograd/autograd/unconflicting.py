@@ -347,8 +347,9 @@ class _Cone:
     """
 
     def __init__(self, kept: Kept, metric: Metric, movable: set[int], norms: Array) -> None:
-        self._kept, self._movable = kept, movable
-        self._metric = metric.held([param for param in kept.params if id(param) in movable])
+        self._kept = kept
+        self._movable = [param for param in kept.params if id(param) in movable]
+        self._metric = metric.held(self._movable)
         self._inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0.0)
         self._columns: dict[int, Array] = {}
         self._longest = 0.0
@@ -366,7 +367,7 @@ class _Cone:
         if self._longest and square > self._longest:
             return False
         self._longest = max(self._longest, square)
-        pairs = self._multiplied(multipliers)
+        pairs = self._kept.multiplied(self._metric, self._movable, multipliers * self._inverse)
         with self._kept.updating():
             for param, part in pairs:
                 local(param).detach().sub_(part)  # an update is subtracted
@@ -388,23 +389,7 @@ class _Cone:
             )
             if lowest is None or lifted[lowest] >= least:
                 return found
-            self._columns[lowest] = self._column(lowest)
-
-    def _column(self, k: int) -> Array:
-        vector = {id(param): part for param, part in self._multiplied(np.eye(self._kept.m)[k])}
-        for param in self._kept.params:
-            if id(param) not in vector:  # it does not move
-                vector[id(param)] = torch.zeros_like(local(param))
-        found: Array = self._kept.measure([vector])[:-1, -1] * self._inverse
-        return found
-
-    def _multiplied(self, multipliers: Array) -> list[tuple[Tensor, Tensor]]:
-        """Return the parameters that may move with their parts of ``P J.T v``."""
-        pairs = self._kept.combine(torch.from_numpy(multipliers * self._inverse))
-        pairs = [(param, part.to_dense() if part.is_sparse else part) for param, part in pairs]
-        pairs = [(param, part) for param, part in pairs if id(param) in self._movable]
-        params = [param for param, _ in pairs]
-        return list(zip(params, self._metric.apply(params, [part for _, part in pairs]), strict=True))
+            self._columns |= self._kept.columns(self._metric, self._movable, self._inverse, lowest)
 
 
 def _move(params: Sequence[Tensor], movable: set[int], values: dict[int, Tensor]) -> None:
