@@ -116,3 +116,32 @@ def test_parameters_without_entries_get_a_gradient_without_entries() -> None:
     pg.backward(losses, pg.UPGrad(), engine="jacobian")
     assert empty.grad is not None
     assert empty.grad.shape == (2, 0)
+
+
+@pytest.mark.parametrize("where", [0, 1], ids=["trunk", "head"])
+def test_gradients_that_are_not_finite(where: int) -> None:
+    """They raise an error and leave all as it was, or are passed on to ``.grad``, where a GradScaler sees them."""
+    net, x = Tasks(), batch(6)
+    params = net.trunk[0].weight, net.heads[1].weight
+
+    def bad() -> list[Tensor]:
+        losses = net.losses(x)
+        losses[1] = losses[1] + (params[where] * torch.inf).sum()
+        return losses
+
+    acc = pg.accumulate(net)
+    acc.add(net.losses(x))
+    acc.add(bad())
+    with pytest.raises(pg.NonFiniteGradientError, match="objective 1"):
+        acc.step(pg.UPGrad())
+    assert all(param.grad is None for param in net.parameters())
+    acc = pg.accumulate(net, nonfinite="propagate")
+    acc.add(net.losses(x))
+    acc.add(bad())
+    step = acc.step(pg.UPGrad())
+    assert not step.finite
+    assert params[where].grad is not None
+    assert not params[where].grad.isfinite().all()
+    net.zero_grad()
+    acc.add(net.losses(x))
+    assert acc.step(pg.UPGrad()).finite

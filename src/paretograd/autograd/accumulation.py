@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -135,16 +135,21 @@ def _step_alone(call: Call, sums: Sums) -> Step:
         if out_of_range(array, eps) is not None:
             gramian = rows.gramian(common, exact=True)
             array = as_array(gramian)
+        ones = torch.ones(rows.m, dtype=torch.float64, device=gramian.device)
         bad = rows.not_finite(own if np.isfinite(array).all() else params)
-        if bad:
+        if bad and call.nonfinite == "raise":
             raise NonFiniteGradientError(bad, names=sums.names)
-        with rule.one_step():
-            weights = torch.from_numpy(rule._outcome(array, eps).weights).to(gramian.device)
-        pairs = rows.combine(common, weights)
-        pairs += rows.combine(own, torch.ones(rows.m, dtype=torch.float64, device=gramian.device))
+        if bad:
+            step = Step.unknown(rows.m, sums.device, rule, sums.names)
+            pairs = rows.combine(params, ones)  # holds NaN or infinity, too
+        else:
+            with rule.one_step():
+                weights = torch.from_numpy(rule._outcome(array, eps).weights).to(gramian.device)
+            how = How("jacobian", 1.0, f"rows of {sums.count} micro-batches were added")
+            step = Step(weights.to(sums.device), gramian.to(sums.device), rule, eps=eps, names=sums.names, how=how)
+            pairs = rows.combine(common, weights) + rows.combine(own, ones)
         add_to_grads([(param, grad.to(param.device, param.dtype)) for param, grad in pairs])
-    how = How("jacobian", 1.0, f"rows of {sums.count} micro-batches were added")
-    return Step(weights.to(sums.device), gramian.to(sums.device), rule, eps=eps, names=sums.names, how=how)
+    return step
 
 
 def accumulate(
@@ -154,6 +159,7 @@ def accumulate(
     specific: Params | Iterable[nn.Module] | None = None,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
+    nonfinite: Literal["raise", "propagate"] = "raise",
     parallel: Parallel = "auto",
     process_group: Any = None,
 ) -> Accumulation:
@@ -170,6 +176,7 @@ def accumulate(
         specific: as for `backward`.
         dtype: dtype of the rows; None for that of each parameter.
         device: device of the rows, such as the CPU to save memory of the GPU; None for that of each parameter.
+        nonfinite: as for `backward`, at `Accumulation.step`. ``propagate`` lets a ``GradScaler`` skip the step.
         parallel: as for `backward`.
         process_group: as for `backward`.
     """
@@ -180,6 +187,7 @@ def accumulate(
         shared=listed(shared),
         specific=listed(specific),
         retain_graph=False,
+        nonfinite=nonfinite,
         parallel=parallel,
         process_group=process_group,
     )

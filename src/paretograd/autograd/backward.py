@@ -129,7 +129,10 @@ def _alone(call: Call) -> Step:
         except NotFiniteError as found:
             if call.nonfinite == "raise":
                 raise NonFiniteGradientError(found.objectives, names=call.names) from None
-            pairs, steps = found.plain_sum(), _unknown_steps(plan)
+            pairs, steps = (
+                found.plain_sum(),
+                [Step.unknown(plan.m, plan.device, call.aggregator, call.names) for _ in plan.groups],
+            )
         else:
             way = differentiation.way
             pairs, steps = _directions(plan, way, differentiation.how)
@@ -153,12 +156,6 @@ def _directions(plan: Plan, way: Way, how: How) -> tuple[Pairs, list[Step]]:
             weights = torch.from_numpy(rule._outcome(array, way.eps).weights).to(gramian.device)
             steps.append(Step(weights, gramian, rule, eps=way.eps, names=plan.call.names, how=how))
         return way.combine([step.weights for step in steps]), steps
-
-
-def _unknown_steps(plan: Plan) -> list[Step]:
-    """Return steps without weights, for gradients that are not finite."""
-    unknown = torch.full((plan.m, plan.m), torch.nan, dtype=torch.float64, device=plan.device)
-    return [Step(unknown[0], unknown, plan.call.aggregator, names=plan.call.names) for _ in plan.groups]
 
 
 def accumulate(found: Sequence[tuple[Tensor, Tensor]], adds: bool = True) -> None:

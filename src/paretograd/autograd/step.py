@@ -100,6 +100,12 @@ class Step:
         eps = max(step._eps for step in groups)
         return cls(weights, total, first._aggregator, groups, eps, first.names, first.how)
 
+    @classmethod
+    def unknown(cls, m: int, device: torch.device, aggregator: Aggregator, names: tuple[str, ...] | None) -> Step:
+        """Return a step without weights, for gradients that are not finite."""
+        nothing = torch.full((m, m), torch.nan, dtype=torch.float64, device=device)
+        return cls(nothing[0], nothing, aggregator, names=names)
+
     def of_update(self) -> AbstractContextManager[Update]:
         """Look at the change that the optimizer makes: ``with step.of_update() as update: optimizer.step()``.
 

@@ -113,8 +113,7 @@ def _directions(work: Work, rows: Rows, gramians: Tensor, how: How) -> tuple[Pai
 def _plain_sum(work: Work, rows: Rows) -> tuple[Pairs, list[Step]]:
     """Return the gradients of the sum, which contain the non-finite values, and steps without weights."""
     ones = torch.ones(work.m, dtype=torch.float64, device="cpu")
-    unknown = torch.full((work.m, work.m), torch.nan, dtype=torch.float64, device=work.device)
-    steps = [Step(unknown[0], unknown, work.call.aggregator, names=work.call.names) for _ in work.groups]
+    steps = [Step.unknown(work.m, work.device, work.call.aggregator, work.call.names) for _ in work.groups]
     return rows.combine([ones for _ in work.groups]), steps
 
 

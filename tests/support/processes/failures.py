@@ -70,6 +70,12 @@ def not_finite(rank: int, size: int) -> list[Comparison]:
         assert all(value != value for value in step.metrics().values()), name
         assert not flat_grad(model).isfinite().all(), name
         model.zero_grad()
+        with pg.accumulate(model, nonfinite="propagate") as acc:
+            for bad in (False, True):
+                acc.add(losses(bad))
+            assert not acc.step(pg.UPGrad()).finite, name
+        assert not flat_grad(model).isfinite().all(), name
+        model.zero_grad()
         pg.backward(losses(False), pg.UPGrad())
         assert flat_grad(model).isfinite().all(), name
     return []
