@@ -9,10 +9,14 @@ tensor([0.4000, 0.7000])
 from paretograd import descent, distributed, subproblem
 from paretograd.aggregators.base import Aggregator, Description, GramianAggregator
 from paretograd.aggregators.baselines import RGW, ClippedMGDA
+from paretograd.aggregators.batches import CrossAggregator, MoDo, SDMGrad
 from paretograd.aggregators.blend import Blend
+from paretograd.aggregators.coordinates import GradDrop, TrimmedMean
 from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
+from paretograd.aggregators.gradnorm import GradNorm
 from paretograd.aggregators.mixed import Mixed
+from paretograd.aggregators.moments import DBMTL, ExcessMTL, MConFIG, MoCo
 from paretograd.aggregators.named import (
     MGDA,
     CAGrad,
@@ -28,6 +32,7 @@ from paretograd.aggregators.normalized import Normalized
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL
 from paretograd.aggregators.registry import get, names
+from paretograd.aggregators.rows import RowAggregator
 from paretograd.aggregators.subproblem import Subproblem, SubproblemSolution
 from paretograd.autograd.accumulation import Accumulation, accumulate
 from paretograd.autograd.backward import backward
@@ -72,6 +77,7 @@ from paretograd.solvers.min_norm import stationarity
 __version__ = "0.1.0"
 
 __all__ = [
+    "DBMTL",
     "IMTLG",
     "METRIC_RESULTS",
     "MGDA",
@@ -87,6 +93,7 @@ __all__ = [
     "ChiSquareMGDA",
     "ClippedMGDA",
     "ConFIG",
+    "CrossAggregator",
     "DTypeError",
     "DataError",
     "Descent",
@@ -94,8 +101,11 @@ __all__ = [
     "DualProj",
     "EntropicMGDA",
     "Evidence",
+    "ExcessMTL",
     "ExpectedLosses",
     "FairGrad",
+    "GradDrop",
+    "GradNorm",
     "GramianAggregator",
     "GreedyDCP",
     "Guarantee",
@@ -105,10 +115,13 @@ __all__ = [
     "InfeasibleCapError",
     "InputError",
     "Layer",
+    "MConFIG",
     "Mean",
     "MetricResult",
     "MissingExtraError",
     "Mixed",
+    "MoCo",
+    "MoDo",
     "NashMTL",
     "NonFiniteGradientError",
     "Normalized",
@@ -126,8 +139,10 @@ __all__ = [
     "Random",
     "Result",
     "RoundRobin",
+    "RowAggregator",
     "RunCertificate",
     "RunCheck",
+    "SDMGrad",
     "Sequence",
     "ShapeError",
     "Solution",
@@ -140,6 +155,7 @@ __all__ = [
     "Surrogate",
     "Trajectory",
     "TrajectoryCertificate",
+    "TrimmedMean",
     "UPGrad",
     "Unconflicting",
     "UnknownNameError",

@@ -1,4 +1,4 @@
-"""Validation of parameters that several rules share: weight vectors, numbers and random generators."""
+"""Validation of what several rules take: weight vectors, numbers, losses and random generators."""
 
 from __future__ import annotations
 
@@ -49,6 +49,39 @@ def as_number(value: object, what: str) -> float:
     if math.isnan(number):
         raise ParameterError(f"{what}={value!r}: a real number is needed")
     return number
+
+
+def as_rate(value: object, what: str) -> float:
+    """Validate a step size or the like: a finite number of at least zero."""
+    number = as_number(value, what)
+    if not 0.0 <= number < math.inf:
+        raise ParameterError(f"{what}={number:g}: give a finite number of at least 0")
+    return number
+
+
+def as_positive_losses(losses: Sequence[float] | Tensor, label: str) -> Array:
+    """Validate the values of losses for a rule that takes their logarithms or ratios."""
+    given = losses.detach().cpu().to(torch.float64).numpy() if isinstance(losses, Tensor) else losses
+    values = np.array(given, dtype=np.float64)
+    bad = np.flatnonzero(~(np.isfinite(values) & (values > 0.0)))
+    if values.ndim != 1 or len(bad):
+        shown = (
+            ", ".join(f"losses[{k}] = {values[k]:g}" for k in bad[:4]) if values.ndim == 1 else f"shape {values.shape}"
+        )
+        raise ParameterError(f"{label} needs positive losses, of which it takes logarithms or ratios; got {shown}")
+    return values
+
+
+def observed_losses(losses: Array | None, label: str, m: int) -> Array:
+    """Return the losses that a rule has observed; raise if there are none, or not m of them."""
+    if losses is None:
+        raise ParameterError(
+            f"{label} needs the values of the losses: call rule.observe(losses) before each step. "
+            "paretograd.backward does so"
+        )
+    if len(losses) != m:
+        raise ParameterError(f"{label} observed {len(losses)} losses, but there are m = {m} gradients")
+    return losses
 
 
 def is_whole(value: object) -> TypeGuard[int]:

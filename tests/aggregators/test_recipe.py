@@ -12,7 +12,7 @@ from support.table import EXACT, ROWS
 
 import paretograd as pg
 from paretograd import aggregators
-from paretograd.aggregators.registry import REGISTRY
+from paretograd.aggregators.registry import FURTHER, REGISTRY
 
 #: Rules made from other rules, or from s and r. They have no name in the registry.
 COMPOSED = {pg.Blend, pg.Mixed, pg.Normalized, pg.Subproblem}
@@ -22,9 +22,13 @@ WITHOUT_REFERENCE = {
     "chi-square-mgda": "tests/solvers/test_robust_solvers.py does, relative to the longest gradient",
     "rgw": "its weights are random",
 }
-DOCUMENTED = set(
-    re.findall(r"(?m)^::: paretograd\.(\w+)$", (ROOT / "docs" / "aggregators.md").read_text(encoding="utf-8"))
-)
+
+
+def documented(page: str) -> set[str]:
+    return set(re.findall(r"(?m)^::: paretograd\.(\w+)$", (ROOT / "docs" / page).read_text(encoding="utf-8")))
+
+
+DOCUMENTED = documented("aggregators.md")
 
 classes = pytest.mark.parametrize("cls", REGISTRY.values(), ids=lambda cls: cls.__name__)
 
@@ -44,7 +48,7 @@ def defined() -> set[type[pg.Aggregator]]:
 
 
 def test_every_rule_is_in_the_registry() -> None:
-    missing = defined() - set(REGISTRY.values()) - COMPOSED
+    missing = defined() - set(REGISTRY.values()) - set(FURTHER.values()) - COMPOSED
     assert not missing, f"add {_listed(missing)} to _CLASSES of src/paretograd/aggregators/registry.py"
 
 
@@ -74,6 +78,11 @@ def test_every_rule_is_documented(cls: type[pg.Aggregator]) -> None:
 def test_every_documented_rule_exists() -> None:
     lost = DOCUMENTED - {cls.__name__ for cls in (*REGISTRY.values(), *COMPOSED)}
     assert not lost, f"docs/aggregators.md documents {', '.join(sorted(lost))}, which the registry does not have"
+
+
+def test_every_further_rule_is_documented() -> None:
+    missing = {cls.__name__ for cls in FURTHER.values()} - documented("beyond-the-gramian.md")
+    assert not missing, f"add sections for {', '.join(sorted(missing))} to docs/beyond-the-gramian.md"
 
 
 def _listed(found: set[type[pg.Aggregator]]) -> str:

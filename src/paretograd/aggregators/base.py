@@ -6,7 +6,7 @@ import inspect
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -55,6 +55,8 @@ class Aggregator(ABC):
     #: The paper's name, for tables and legends.
     label: ClassVar[str]
     description: ClassVar[Description]
+    #: What a step needs: the ``gramian``, the ``rows``, the ``losses``, or independent ``batches``.
+    needs: frozenset[str] = frozenset({"gramian"})
 
     @property
     @abstractmethod
@@ -126,6 +128,13 @@ class Aggregator(ABC):
             return scale_by_power(combine(self.weights(gramian(large)), large), degree * exponent[..., None])
         return combine(self.weights(G), jacobian)
 
+    def observe(self, losses: Tensor | Sequence[float]) -> None:  # noqa: B027  # most rules ignore them
+        """Tell the rule the values of the losses before a step. `paretograd.backward` does so if the rule needs them.
+
+        Args:
+            losses: one number per objective.
+        """
+
     def one_step(self) -> AbstractContextManager[None]:
         """Join all calls inside this context into one step, for a rule that changes with the step, such as `Mixed`.
 
@@ -150,6 +159,14 @@ class Aggregator(ABC):
     def state_dict(self) -> dict[str, Any]:
         """Return the state to save in a checkpoint; empty for a rule without state."""
         return {}
+
+    def _common_state(self) -> dict[str, Any]:
+        """Return the part of the state that processes with a common model compare before a step."""
+        return self.state_dict()
+
+    def _take_common_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what `_common_state` returned on another process."""
+        self.load_state_dict(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
@@ -194,11 +211,16 @@ class GramianAggregator(Aggregator):
         return outcome
 
 
+#: Entry of a state that holds rows of gradients, as a list of tensors.
+ROWS = "rows"
+
+
 class AggregatorModule(nn.Module):
     """A module without parameters whose `state_dict` holds the state of a rule.
 
-    The state is one tensor of bytes that holds JSON in UTF-8. `torch.load` therefore reads it with
-    ``weights_only=True``, and all entries of a `state_dict` are tensors.
+    The state is one tensor of bytes that holds JSON in UTF-8, so that all entries of a `state_dict` are tensors. If the
+    rule keeps rows, it is a dictionary of such a tensor and a list of these. `torch.load` reads both with
+    ``weights_only=True``.
 
     Args:
         aggregator: the rule. It remains usable on its own, and `backward` accepts either.
@@ -212,14 +234,21 @@ class AggregatorModule(nn.Module):
         """Return the rule's direction, shape ``(..., n)``, for a Jacobian of shape ``(..., m, n)``."""
         return self.aggregator(jacobian)
 
-    def get_extra_state(self) -> Tensor:
-        """Return the rule's state as a tensor of bytes, for the module's `state_dict`."""
-        text = to_json(self.aggregator.state_dict())
-        return torch.from_numpy(np.frombuffer(bytearray(text.encode()), dtype=np.uint8))
+    def get_extra_state(self) -> Any:
+        """Return the rule's state, for the module's `state_dict`."""
+        state = self.aggregator.state_dict()
+        rows = state.pop(ROWS, None)
+        text = torch.from_numpy(np.frombuffer(bytearray(to_json(state).encode()), dtype=np.uint8))
+        return text if rows is None else {"state": text, ROWS: rows}
 
-    def set_extra_state(self, state: Tensor) -> None:
+    def set_extra_state(self, state: Any) -> None:
         """Restore what `get_extra_state` returned."""
+        rows = None
+        if isinstance(state, Mapping):
+            state, rows = state["state"], state[ROWS]
         found = from_json(state.cpu().numpy().tobytes().decode(errors="replace"))
+        if rows is not None:
+            found[ROWS] = rows
         try:
             self.aggregator.load_state_dict(found)
         except (LookupError, TypeError, ValueError, RuntimeError) as error:

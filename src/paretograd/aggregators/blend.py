@@ -51,6 +51,7 @@ class Blend(Aggregator):
                 f"Blend has {len(self.aggregators)} aggregators, but {len(array)} weights; give one for each"
             )
         self.weights_of_rules = array / array.sum()
+        self.needs = frozenset[str]().union(*(rule.needs for rule in self.aggregators))
 
     @property
     def guarantee(self) -> Guarantee:
@@ -66,6 +67,10 @@ class Blend(Aggregator):
         safe = common.non_conflicting and common.in_hull
         theorem = "thm:cvg_nonconflict" if safe else "thm:PS-cvx"
         return replace(common, theorem=theorem, alignment=aligned.alignment, F=aligned.F)
+
+    def observe(self, losses: Tensor | Sequence[float]) -> None:
+        for rule in self.aggregators:
+            rule.observe(losses)
 
     @contextmanager
     def one_step(self) -> Iterator[None]:

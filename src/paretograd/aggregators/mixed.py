@@ -64,6 +64,7 @@ class Mixed(Aggregator):
         self._acting: Aggregator | None = None
         self._answered = False
         self.name, self.label = _names(self.pool, self.schedule)  # type: ignore[misc]
+        self.needs = frozenset[str]().union(*(rule.needs for rule in self.pool))
         members = ", ".join(rule.label for rule in self.pool)
         formula = f"d_t = A_j(J_t),  A_j one of {members}, as the schedule {self.schedule.label} says"
         self.description = replace(type(self).description, formula=formula)  # type: ignore[misc]
@@ -107,6 +108,10 @@ class Mixed(Aggregator):
     def _starred_guarantee(self) -> Guarantee:
         """Return the guarantee of the normalized members: normalizing the answer normalizes the member."""
         return _pool_guarantee(self.pool, [rule.normalized().guarantee for rule in self.pool])
+
+    def observe(self, losses: Tensor | Sequence[float]) -> None:
+        for rule in self.pool:
+            rule.observe(losses)
 
     def one_step(self) -> AbstractContextManager[None]:
         return nullcontext() if self._open is not None else self._new_step()

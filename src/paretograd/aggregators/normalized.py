@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+
+from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, Description
 from paretograd.geometry.gramian import Array
@@ -30,6 +32,7 @@ class Normalized(Aggregator):
         self.aggregator: Aggregator = aggregator if not isinstance(aggregator, Normalized) else aggregator.aggregator
         self.name = f"{self.aggregator.name}*"  # type: ignore[misc]
         self.label = f"{self.aggregator.label}*"  # type: ignore[misc]
+        self.needs = self.aggregator.needs
         inner = self.aggregator.description
         self.description = Description(  # type: ignore[misc]
             formula=f"{inner.formula}; then w <- w / |w|_1",
@@ -41,6 +44,9 @@ class Normalized(Aggregator):
     @property
     def guarantee(self) -> Guarantee:
         return self.aggregator._starred_guarantee()
+
+    def observe(self, losses: Tensor | Sequence[float]) -> None:
+        self.aggregator.observe(losses)
 
     def one_step(self) -> AbstractContextManager[None]:
         return self.aggregator.one_step()

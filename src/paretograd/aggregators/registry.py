@@ -17,9 +17,13 @@ from typing import Any
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.baselines import RGW, ClippedMGDA
+from paretograd.aggregators.batches import MoDo, SDMGrad
+from paretograd.aggregators.coordinates import GradDrop, TrimmedMean
 from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
+from paretograd.aggregators.gradnorm import GradNorm
 from paretograd.aggregators.mixed import mas_rand, mas_rr
+from paretograd.aggregators.moments import DBMTL, ExcessMTL, MConFIG, MoCo
 from paretograd.aggregators.named import (
     MGDA,
     CAGrad,
@@ -60,6 +64,10 @@ _CLASSES: tuple[type[Aggregator], ...] = (
 
 REGISTRY: dict[str, type[Aggregator]] = {cls.name: cls for cls in _CLASSES}
 
+#: Rules that need more than a Gramian: the rows, the values of the losses, or several batches.
+FURTHER: dict[str, type[Aggregator]] = {
+    cls.name: cls for cls in (GradDrop, TrimmedMean, MoCo, ExcessMTL, DBMTL, MConFIG, GradNorm, MoDo, SDMGrad)
+}
 
 #: The paper's schedules, which switch between rules.
 SCHEDULES: dict[str, Callable[..., Aggregator]] = {"mas-rand": mas_rand, "mas-rr": mas_rr}
@@ -71,10 +79,10 @@ def _folded(name: str) -> str:
 
 
 #: Registered name by folded name, of the rule or of its class: ``nashmtl``, ``pcgradplus``.
-_SPELLINGS = {_folded(cls.__name__): name for name, cls in REGISTRY.items()}
-_SPELLINGS |= {_folded(name): name for name in (*REGISTRY, *SCHEDULES)}
+_SPELLINGS = {_folded(cls.__name__): name for name, cls in (REGISTRY | FURTHER).items()}
+_SPELLINGS |= {_folded(name): name for name in (*REGISTRY, *FURTHER, *SCHEDULES)}
 
-_KNOWN = [*REGISTRY, "mas-rand", "mas-rr(N)"]
+_KNOWN = [*REGISTRY, *FURTHER, "mas-rand", "mas-rr(N)"]
 
 _RULE = re.compile(r"(?P<name>[^()*\s](?:[^()*]*[^()*\s])?)\s*(?:\((?P<inside>.*)\))?\s*(?P<star>\*?)", re.DOTALL)
 _KEY = re.compile(r"\s*(?P<key>[A-Za-z_]\w*)\s*=(?P<value>.*)", re.DOTALL)
@@ -84,12 +92,15 @@ _CONSTANTS = {"none": None, "true": True, "false": False, "inf": math.inf, "-inf
 _EXAMPLE = "such as mgda, upgrad*, mas-rr(100) or capped-mgda(cap=0.2)"
 
 
-def names() -> list[str]:
+def names(further: bool = False) -> list[str]:
     """Return the names of all single rules. A trailing ``*`` selects the normalized variant.
 
     `get` also accepts the paper's schedules, ``mas-rand`` and ``mas-rr(N)``, which switch between rules.
+
+    Args:
+        further: also name rules that need more than a Gramian: the rows, the values of the losses, or several batches.
     """
-    return list(REGISTRY)
+    return [*REGISTRY, *FURTHER] if further else list(REGISTRY)
 
 
 def get(name: str, **parameters: Any) -> Aggregator:
@@ -139,9 +150,9 @@ def spelled(plain: str) -> str:
 def maker_of(plain: str) -> Callable[..., Aggregator]:
     """Return the class or function for a name without star or parameters."""
     known = spelled(plain)
-    maker = REGISTRY.get(known) or SCHEDULES.get(known)
+    maker = (REGISTRY | FURTHER | SCHEDULES).get(known)
     if maker is None:
-        near = difflib.get_close_matches(plain, [*REGISTRY, *SCHEDULES], n=1)
+        near = difflib.get_close_matches(plain, [*REGISTRY, *FURTHER, *SCHEDULES], n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UnknownNameError(f"no aggregator is called {plain!r}.{hint} Known names: {', '.join(_KNOWN)}")
     return maker

@@ -12,11 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
+from paretograd.aggregators.rows import RowAggregator
 from paretograd.autograd.backward import accumulate as add_to_grads
 from paretograd.autograd.backward import undisturbed
+from paretograd.autograd.by_rows import KeptSource, Pairs, aggregate_rows
 from paretograd.autograd.call import Call, Parallel, Params, check_rule, listed, named, plan_of, rule_of, settled, sort
 from paretograd.autograd.entry import handler, several_processes
 from paretograd.autograd.graph import HANDING_ON
+from paretograd.autograd.kept import KeptRows
 from paretograd.autograd.products import rounding
 from paretograd.autograd.step import How, Step
 from paretograd.autograd.sums import Sums
@@ -108,7 +111,8 @@ class Accumulation:
         sums, problem = self._sums, self._problem
         samples = sums.samples if sums.each or not sums.samples else sums.samples[0]
         rule = rule_of(aggregator)
-        call = replace(self._call, aggregator=rule, has_rule=True, names=sums.names, samples=samples)
+        by_rows = isinstance(rule, RowAggregator)
+        call = replace(self._call, aggregator=rule, has_rule=True, names=sums.names, samples=samples, keep_rows=by_rows)
         several = None if call.parallel == "none" else handler()
         self._problem = None
         step = None if several is None else several.step(call, sums, problem)
@@ -116,6 +120,7 @@ class Accumulation:
             if problem is not None:
                 raise problem
             step = _step_alone(call, sums)
+        step.kept = None
         self.clear()
         return step
 
@@ -136,18 +141,25 @@ def _step_alone(call: Call, sums: Sums) -> Step:
             gramian = rows.gramian(common, exact=True)
             array = as_array(gramian)
         ones = torch.ones(rows.m, dtype=torch.float64, device=gramian.device)
+
+        def combine(weights: Tensor) -> Pairs:
+            return rows.combine(common, weights) + rows.combine(own, ones)
+
         bad = rows.not_finite(own if np.isfinite(array).all() else params)
         if bad and call.nonfinite == "raise":
             raise NonFiniteGradientError(bad, names=sums.names)
+        how = How("jacobian", 1.0, f"rows of {sums.count} micro-batches were added")
         if bad:
             step = Step.unknown(rows.m, sums.device, rule, sums.names)
             pairs = rows.combine(params, ones)  # holds NaN or infinity, too
+        elif isinstance(rule, RowAggregator):
+            source = KeptSource(KeptRows(rows, common, own, eps))
+            pairs, step = aggregate_rows(rule, source, gramian.to(sums.device), combine, sums.names, how)
         else:
             with rule.one_step():
                 weights = torch.from_numpy(rule._outcome(array, eps).weights).to(gramian.device)
-            how = How("jacobian", 1.0, f"rows of {sums.count} micro-batches were added")
             step = Step(weights.to(sums.device), gramian.to(sums.device), rule, eps=eps, names=sums.names, how=how)
-            pairs = rows.combine(common, weights) + rows.combine(own, ones)
+            pairs = combine(weights)
         add_to_grads([(param, grad.to(param.device, param.dtype)) for param, grad in pairs])
     return step
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
+from paretograd.aggregators.batches import CrossAggregator
+from paretograd.aggregators.rows import RowAggregator
+from paretograd.autograd.by_rows import KeptSource, aggregate_rows, backward_batches
 from paretograd.autograd.call import Call, Engine, Parallel, Params, Plan, listed, named, plan_of, rule_of, settled
 from paretograd.autograd.choice import Differentiation
 from paretograd.autograd.entry import handler, opaque
+from paretograd.autograd.kept import Kept
 from paretograd.autograd.metric import Given, Metric, metric_of
 from paretograd.autograd.step import How, Step
 from paretograd.autograd.ways import NotFiniteError, Pairs, Way
@@ -48,7 +53,8 @@ def backward(
     the aggregator's direction, whose weights come from the Gramian over them. The graph tells which is which.
 
     Args:
-        losses: m scalars, or a vector of m. A dictionary names them, for metrics, certificates and messages.
+        losses: m scalars, or a vector of m. A dictionary names them, for metrics, certificates and messages. For a rule
+            that needs several independent batches, such as `MoDo`, two or three of these.
         aggregator: the rule, or the module that `Aggregator.as_module` returned for it.
         params: the parameters to fill, or a module that has them; None for all that the losses reach. Frozen parameters
             and those that no loss reaches are left alone. A list of lists defines groups that are aggregated
@@ -87,13 +93,15 @@ def backward(
     Returns:
         the weights and the Gramian, with the certificate of the step, a flat dict of metrics, and how it was computed.
     """
-    losses, names = named(losses)
+    rule = rule_of(aggregator)
+    several_batches = isinstance(rule, CrossAggregator)
+    losses, names = (losses, None) if several_batches else named(losses)
     settled_params = settled(params)
     call = Call(
-        losses=settled(losses),
+        losses=losses if several_batches else settled(losses),
         names=names,
         params=settled_params,
-        aggregator=rule_of(aggregator),
+        aggregator=rule,
         shared=listed(shared),
         specific=listed(specific),
         retain_graph=retain_graph,
@@ -108,20 +116,29 @@ def backward(
         metric=metric_of(metric, settled_params),
         keep_rows=keep_rows,
     )
+    if several_batches:
+        return backward_batches(call, carry_out)
     return carry_out(call)
 
 
 @opaque
 def carry_out(call: Call) -> Step:
     """Do the work of a call, on several processes if they share it."""
+    wanted = call.keep_rows
+    if isinstance(call.aggregator, RowAggregator):
+        call = replace(call, keep_rows=True)
     several = handler()
     step = None if several is None else several.backward(call)
-    return _alone(call) if step is None else step
+    step = _alone(call) if step is None else step
+    if not wanted:
+        step.kept = None
+    return step
 
 
 def _alone(call: Call) -> Step:
     """Do the work of a single process."""
-    plan = plan_of(call)
+    by_rows = isinstance(call.aggregator, RowAggregator)
+    plan = plan_of(replace(call, engine="jacobian") if by_rows and call.engine == "auto" else call)
     kept = None
     with undisturbed(plan):
         try:
@@ -135,16 +152,32 @@ def _alone(call: Call) -> Step:
             )
         else:
             way = differentiation.way
-            pairs, steps = _directions(plan, way, differentiation.how)
+            if "losses" in call.aggregator.needs:
+                call.aggregator.observe(torch.stack([loss.detach().double().reshape(()) for loss in plan.losses]))
             if call.keep_rows:
                 kept = way.kept()
+            if by_rows:
+                pairs, steps = _rows_directions(plan, way, kept)
+            else:
+                pairs, steps = _directions(plan, way, differentiation.how)
             way.release()
             differentiation.finish()
-    with torch.no_grad():
-        accumulate(pairs, call.adds)  # last, because nothing can fail from here on
+    if call.fills:
+        with torch.no_grad():
+            accumulate(pairs, call.adds)  # last, because nothing can fail from here on
     step = Step.of_groups(steps)
     step.kept = kept
     return step
+
+
+def _rows_directions(plan: Plan, way: Way, kept: Kept | None) -> tuple[Pairs, list[Step]]:
+    """Apply a rule that needs the rows; return all gradients with their parameters, and the step."""
+    assert kept is not None
+    how = How("jacobian", 1.0, "the rule needs the rows")
+    pairs, step = aggregate_rows(
+        plan.call.aggregator, KeptSource(kept), way.gramians[0], lambda w: way.combine([w]), plan.call.names, how
+    )
+    return pairs, [step]
 
 
 def _directions(plan: Plan, way: Way, how: How) -> tuple[Pairs, list[Step]]:

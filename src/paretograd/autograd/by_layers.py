@@ -100,7 +100,8 @@ class KeptLayers(Kept):
     ) -> None:
         held = {id(param) for part in parts for param in part.held()}
         held |= {id(param) for pairs in own.values() for param, _ in pairs}
-        self.params = [param for param in (*plan.common, *plan.own) if id(param) in held]
+        self.common = [param for param in plan.common if id(param) in held]
+        self.params = [*self.common, *(param for param in plan.own if id(param) in held)]
         self.m, self.eps = plan.m, eps
         self._plan, self._parts, self._own = plan, parts, own
         self._gramian = gramian.copy()

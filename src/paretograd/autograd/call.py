@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
+from paretograd.aggregators.rows import RowAggregator
 from paretograd.autograd.graph import Graph, Losses
 from paretograd.autograd.metric import Metric
 from paretograd.callers import callers_level
@@ -43,6 +44,7 @@ class Call:
         adds: add to ``.grad``; False replaces it.
         metric: the inner product in which the rule works; None for the Euclidean one.
         keep_rows: keep the rows of all parameters after the step.
+        fills: write to ``.grad``.
     """
 
     losses: Any
@@ -64,6 +66,7 @@ class Call:
     adds: bool = True
     metric: Metric | None = None
     keep_rows: bool = False
+    fills: bool = True
 
     @property
     def needs_rows(self) -> bool:
@@ -152,8 +155,21 @@ def _check_options(call: Call) -> None:
     if not call.has_rule:
         return
     check_rule(call.aggregator)
+    if isinstance(call.aggregator, RowAggregator):
+        _check_row_options(call)
     if call.nonfinite not in ("raise", "propagate"):
         raise ParameterError(f"nonfinite={call.nonfinite!r}: use 'raise' or 'propagate'")
+
+
+def _check_row_options(call: Call) -> None:
+    """Raise if the rule needs rows, and an option forbids them."""
+    label, params = call.aggregator.label, call.params
+    if call.metric is not None:
+        raise ParameterError(f"{label} treats rows coordinate by coordinate, where a metric has no place; omit metric")
+    if call.engine not in ("auto", "jacobian"):
+        raise ParameterError(f"{label} needs the rows of plain passes: omit engine={call.engine!r}")
+    if isinstance(params, list) and any(isinstance(each, list) for each in params):
+        raise ParameterError(f"{label} aggregates all parameters together; give params as one list")
 
 
 def rule_of(aggregator: Any) -> Any:
@@ -342,6 +358,12 @@ class Plan:
     def row_bytes(self) -> int:
         """Bytes of all rows."""
         return sum(self.reached[id(param)].bit_count() * self.row_size(param) for param in self.common)
+
+    @property
+    def chosen(self) -> Sequence[int]:
+        """The losses to differentiate: all, unless the rule says that the others can wait."""
+        rule = self.call.aggregator
+        return rule._differentiated(self.m) if isinstance(rule, RowAggregator) else range(self.m)
 
     def row_size(self, param: Tensor) -> int:
         """Return the bytes of one row of a parameter to aggregate."""

@@ -25,16 +25,19 @@ class Kept(ABC):
 
     Attributes:
         params: the parameters, whether aggregated or not.
+        common: those that are aggregated.
         m: number of losses.
         eps: rounding of the products, relative to the norms.
         open: False after what was kept has been freed.
     """
 
     params: list[Tensor]
+    common: list[Tensor]
     m: int
     eps: float
     open = True
     _users = 0
+    _blocks: dict[int, Tensor] | None = None
 
     def measure(self, vectors: Sequence[Vector]) -> Array:
         """Return the inner products of all gradients and vectors, ``(m + vectors, m + vectors)``.
@@ -53,6 +56,18 @@ class Kept(ABC):
     @abstractmethod
     def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with ``sum_k w_k g_k``, its local part for a DTensor. The gradients are kept."""
+
+    def block(self, param: Tensor) -> Tensor:
+        """Return all rows of a parameter that is aggregated, shape ``(m, *param)``; of its local part for a DTensor."""
+        if self._blocks is None:
+            wanted = {id(each) for each in self.common}
+            rows: dict[int, list[Tensor]] = {}
+            for unit in torch.eye(self.m, dtype=torch.float64, device="cpu"):
+                for each, row in self.combine(unit):
+                    if id(each) in wanted:
+                        rows.setdefault(id(each), []).append(row.to_dense() if row.is_sparse else row)
+            self._blocks = {key: torch.stack(found) for key, found in rows.items()}
+        return self._blocks[id(param)]
 
     def columns(self, metric: Metric, movable: Sequence[Tensor], scales: Array, k: int) -> dict[int, Array]:
         """Return column k of the Gramian ``J P J.T`` of gradients times ``scales``, and others if they are free.
@@ -99,8 +114,9 @@ class Kept(ABC):
 class KeptRows(Kept):
     """The rows of a single process."""
 
-    def __init__(self, rows: Rows, params: Sequence[Tensor], eps: float) -> None:
-        self.params = [param for param in params if rows.has(param)]
+    def __init__(self, rows: Rows, common: Sequence[Tensor], own: Sequence[Tensor], eps: float) -> None:
+        self.common = [param for param in common if rows.has(param)]
+        self.params = [*self.common, *(param for param in own if rows.has(param))]
         self.m, self.eps, self._rows = rows.m, eps, rows
 
     def _measure(self, vectors: Sequence[Vector], *, exact: bool) -> Array:
@@ -108,6 +124,9 @@ class KeptRows(Kept):
 
     def combine(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         return self._rows.combine(self.params, weights, keep=True)
+
+    def block(self, param: Tensor) -> Tensor:
+        return self._rows.block(param)
 
     def columns(self, metric: Metric, movable: Sequence[Tensor], scales: Array, k: int) -> dict[int, Array]:
         if self._rows.is_sparse:

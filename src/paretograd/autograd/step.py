@@ -15,6 +15,7 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.autograd.kept import Kept, Update, watched
 from paretograd.certificates.step import StepCertificate
+from paretograd.certificates.update import UpdateCertificate
 from paretograd.certification import certificate_of
 from paretograd.device.weights import TRUSTED
 from paretograd.errors import ParameterError
@@ -67,6 +68,8 @@ class Step:
             not finite.
         losses: values of the losses, shape ``(m,)``, for a step of `capture`; else None.
         update: the last change of the parameters that `of_update` looked at; else None.
+        direction: slopes and conflicts of the direction, for a rule whose direction is no combination of the gradients,
+            such as `GradDrop`. Its weights are NaN, and it has no certificate. None for all other rules.
 
     In a metric (``backward(metric=...)``), Gramian, gamma and certificate are those of that metric.
     """
@@ -86,6 +89,7 @@ class Step:
         self.losses: Tensor | None = None
         self.kept: Kept | None = None
         self.update: Update | None = None
+        self.direction: UpdateCertificate | None = None
         self._residual: Tensor | None = None
         self._aggregator, self._eps = aggregator, eps
 
@@ -123,7 +127,8 @@ class Step:
     @cached_property
     def finite(self) -> bool:
         """True if all gradients were finite. Otherwise there are no weights, and ``.grad`` is not finite."""
-        return bool(np.isfinite(as_array(self.weights)).all() and np.isfinite(as_array(self.gramian)).all())
+        weights = self.direction is not None or np.isfinite(as_array(self.weights)).all()
+        return bool(weights and np.isfinite(as_array(self.gramian)).all())
 
     @property
     def residual(self) -> Tensor | None:
@@ -160,6 +165,11 @@ class Step:
         """
         if self.groups:
             raise ParameterError("groups that were aggregated separately have a certificate each: see step.groups")
+        if self.direction is not None:
+            raise ParameterError(
+                f"the direction of {self._aggregator.label} is no combination of the gradients, and a certificate is "
+                "about weights. See step.direction for its slopes and conflicts"
+            )
         if not self.finite:
             raise ParameterError(
                 "this step is not finite: a gradient held NaN or infinity, which was passed on to .grad because of "
@@ -182,7 +192,13 @@ class Step:
         weights = self.weights.detach().cpu()
         norms = self.gramian.diagonal().clamp(min=0.0).sqrt().cpu()
         found = dict.fromkeys(("gamma", "norm", "conflicts", "unknown", "alignment"), math.nan)
-        if self.finite:
+        if self.direction is not None:
+            found |= {
+                "gamma": self.gamma,
+                "norm": self.direction.norm,
+                "conflicts": float(len(self.direction.conflicts)),
+            }
+        elif self.finite:
             found = {
                 "gamma": self.certificate.gamma,
                 "norm": self.certificate.norm,
@@ -195,13 +211,16 @@ class Step:
         if self.update is not None and self.update.certificate is not None:
             found |= self.update.certificate.metrics()
         names = self.names or range(len(weights))
-        found |= {f"weight/{name}": float(w) for name, w in zip(names, weights, strict=True)}
+        if self.direction is None:
+            found |= {f"weight/{name}": float(w) for name, w in zip(names, weights, strict=True)}
         found |= {f"gradient_norm/{name}": float(g) for name, g in zip(names, norms, strict=True)}
         return {f"{prefix}{key}": value for key, value in found.items()}
 
     def __repr__(self) -> str:
         if self.groups:
             return f"Step(groups={list(self.groups)})"
+        if self.direction is not None:
+            return f"Step(slopes=[{', '.join(f'{slope:.4g}' for slope in self.direction.slopes)}])"
         shown = ", ".join(f"{w:.4g}" for w in self.weights.tolist()[:8])
         mark = "" if self.residual is None or self.trusted else ", trusted=False"
         return f"Step(weights=[{shown}{', ...' if len(self.weights) > 8 else ''}]{mark})"

@@ -158,7 +158,7 @@ class RowsWay(Way):
         return self.combine([ones] * len(self.plan.groups))
 
     def kept(self) -> Kept:
-        return KeptRows(self.rows, [*self.plan.common, *self.plan.own], self.eps)
+        return KeptRows(self.rows, self.plan.common, self.plan.own, self.eps)
 
     def release(self) -> None:
         if not self.plan.call.retain_graph and not self._freed:
@@ -211,13 +211,14 @@ def plain_gradients(plan: Plan, retain: bool) -> Iterator[tuple[int, Pairs]]:
     starts = starts_of(plan.losses)
     seeds: list[Tensor | None] = [seed for _, seed in starts]
     copies = plan.copies
+    chosen = plan.chosen
     below: Sequence[Tensor | GradientEdge] = ()  # where the segment starts; the first one starts at the losses
     for part in _parts(plan):
         params = [param for param in (*plan.common, *plan.own) if id(param) in part.leaves]
         for k, (output, _) in enumerate(starts):
             inputs = [param for param in params if plan.reached[id(param)] >> k & 1]
             seed, seeds[k] = seeds[k], None
-            if seed is None or not (inputs or part.ends):
+            if seed is None or k not in chosen or not (inputs or part.ends):
                 continue
             needed = plan.graph.shared_losses >> k & 1 if not below else k + 1 < plan.m
             joined = isinstance(output, Tensor) and plan.graph.joins and k + 1 < plan.m

@@ -189,7 +189,7 @@ def _tell(
 ) -> Any:
     """Exchange all views of a step and return the settled result."""
     raise_together(ranks, error)
-    digest, state = _digest(aggregator), None if aggregator is None else aggregator.state_dict()
+    digest, state = _digest(aggregator), None if aggregator is None else aggregator._common_state()
     told = ranks.gather((view, _kind(aggregator), digest, state, _prints(params)))
     views, kinds, digests, states, prints = zip(*told, strict=True)
     if len(set(kinds)) > 1:
@@ -227,7 +227,7 @@ def _take_state(ranks: Ranks, aggregator: Aggregator, state: Mapping[str, Any]) 
     """Load the first process's state into the rule, on all processes or on none."""
     failure = None
     try:
-        aggregator.load_state_dict(state)
+        aggregator._take_common_state(state)
     except ParetogradError as error:
         failure = error
     raise_together(ranks, failure)
@@ -242,7 +242,7 @@ def _digest(aggregator: Aggregator | None) -> str:
     """Return a digest of a rule's kind and state."""
     if not isinstance(aggregator, Aggregator):  # anything else is an error, which is reported elsewhere
         return ""
-    state = aggregator.state_dict()
+    state = aggregator._common_state()
     return _kind(aggregator) + (hashlib.sha256(repr(state).encode()).hexdigest() if state else "")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -105,6 +105,28 @@ class Work(Plan):
     def device(self) -> torch.device:
         """Device of the losses."""
         return self.mine.device or self.layout.ranks.device
+
+    @property
+    def chosen(self) -> Sequence[int]:
+        """The numbers of this process's losses to differentiate."""
+        return [k - self.first for k in super().chosen if self.first <= k < self.first + self.mine.m]
+
+    @property
+    def first(self) -> int:
+        """The number of this process's first loss among those of all processes."""
+        return 0 if self.counts is None else sum(self.counts[: self.layout.ranks.rank])
+
+    def values(self) -> Tensor:
+        """Return the values of the losses over the batches of all processes, shape ``(m,)``, float64, on the CPU."""
+        values = torch.zeros(self.m, dtype=torch.float64, device="cpu")
+        if self.mine.m:
+            mine = torch.stack([loss.detach().reshape(()).to("cpu", torch.float64) for loss in self.losses])
+            sharded = self.layout.kind == "sharded"  # where torch divides the gradients by the number of processes
+            values[self.first : self.first + self.mine.m] = (
+                mine * self.scales / (self.layout.ranks.size if sharded else 1)
+            )
+        found: Tensor = self.layout.ranks.sum(values)
+        return found
 
 
 @dataclass(frozen=True)

@@ -116,12 +116,15 @@ class _Passes:
 
     def __init__(self, work: Work, params: Sequence[Tensor]) -> None:
         self._losses, self._graph, self._params = work.losses, work.graph, params
+        self._chosen = frozenset(work.chosen)
 
     @cached_property
     def _starts(self) -> Sequence[Start]:
         return starts_of(self._losses)
 
     def _reached(self, k: int) -> list[Tensor]:
+        if k not in self._chosen:
+            return []
         return [param for param in self._params if self._graph.reached_by[id(param)] >> k & 1]
 
     def give(self, k: int, take: Take) -> None:

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paretograd.aggregators.rows import RowAggregator
 from paretograd.autograd.backward import accumulate, set_aside
+from paretograd.autograd.by_rows import KeptSource, aggregate_rows
 from paretograd.autograd.call import Call, Plan
 from paretograd.autograd.kept import Kept, Vector
 from paretograd.autograd.step import How, Step
@@ -73,15 +75,30 @@ def _step(work: Work, reason: str) -> Step:
             rows = found.rows
             pairs, steps = _plain_sum(work, rows)
         else:
-            with aggregator.one_step():
-                pairs, steps = _directions(work, rows, gramians, How("jacobian", 1.0, reason))
-            remember(work.layout.ranks, aggregator)
+            how = How("jacobian", 1.0, reason)
             if call.keep_rows:
                 kept = _KeptRows(work, rows)
+            if "losses" in aggregator.needs and work.mine.sums is None:
+                aggregator.observe(work.values())
+            if kept is not None and isinstance(aggregator, RowAggregator):
+                pairs, one = aggregate_rows(
+                    aggregator,
+                    KeptSource(kept),
+                    gramians[0].to(work.device),
+                    lambda w: rows.combine([w]),
+                    call.names,
+                    how,
+                )
+                steps = [one]
+            else:
+                with aggregator.one_step():
+                    pairs, steps = _directions(work, rows, gramians, how)
+            remember(work.layout.ranks, aggregator)
         if not call.retain_graph:
             rows.release()
-    with torch.no_grad():
-        accumulate(pairs, call.adds)  # last, because nothing can fail from here on
+    if call.fills:
+        with torch.no_grad():
+            accumulate(pairs, call.adds)  # last, because nothing can fail from here on
     step = Step.of_groups(steps)
     step.kept = kept
     return step
@@ -91,7 +108,8 @@ class _KeptRows(Kept):
     """The rows of several processes."""
 
     def __init__(self, work: Work, rows: Rows) -> None:
-        self.params, self.m, self.eps = [*work.common, *work.own], work.m, rows.eps
+        self.common, self.params = work.common, [*work.common, *work.own]
+        self.m, self.eps = work.m, rows.eps
         self._ranks, self._rows = work.layout.ranks, rows
 
     def _measure(self, vectors: Sequence[Vector], *, exact: bool) -> Array:

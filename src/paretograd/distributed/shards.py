@@ -112,8 +112,8 @@ def shard_gradients(work: Work) -> Iterator[tuple[int, list[tuple[Tensor, Tensor
     params, records = [*work.common, *work.own], work.layout.records.values()
     touched = [*params, *work.graph.leaves, *(record.shard for record in records)]
     with _set_aside(touched), _synchronised(records):
-        for k in range(work.m):
-            last = k == work.m - 1
+        for k in work.chosen:
+            last = k == work.chosen[-1]
             for tensor in touched:
                 tensor.grad = None
             with _gathered(records, last, work.m >= _MANY * work.layout.ranks.size):

@@ -26,6 +26,7 @@ from support.processes import (  # noqa: F401
     hooks,
     objectives,
     recipes,
+    row_rules,
     sharded,
     updates,
 )

@@ -1,0 +1,135 @@
+"""Rules that treat each coordinate by itself: GradDrop and the trimmed mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paretograd.aggregators.base import Description
+from paretograd.aggregators.rows import Found, RowAggregator, RowSource
+from paretograd.checks import as_count, make_rng
+from paretograd.errors import ParameterError
+from paretograd.guarantees import Guarantee
+
+#: Number of coordinates sorted at a time. Sorting needs three times the memory of its input.
+_COLUMNS = 1 << 20
+
+
+class GradDrop(RowAggregator):
+    r"""Gradient sign dropout: each coordinate keeps only its positive or only its negative entries, at random.
+
+    $$ P = \tfrac12 \Big(1 + \frac{\sum_k g_k}{\sum_k |g_k|}\Big), \qquad
+       d = \sum_k \big(\ell_k + (1 - \ell_k) M_k\big) g_k, \qquad
+       M_k = [P > U] [g_k > 0] + [P < U] [g_k < 0] $$
+
+    for each coordinate, with a uniform random number U. The purity P is the share of the positive entries. So d has the
+    sum as its expectation up to scale per coordinate, and coordinates on which all objectives agree lose nothing. The
+    paper applies it to the gradients of one layer of activations; here it acts on those of all shared parameters.
+
+    Args:
+        leak: the share of each gradient that is never dropped, between 0 and 1: one number, or one per objective.
+        seed: seed of the random numbers; None draws one from torch's global generator.
+        generator: a torch generator from which to draw the seed instead.
+    """
+
+    name = "graddrop"
+    label = "GradDrop"
+    description = Description(
+        formula="d = sum_k (l_k + (1 - l_k) M_k) g_k,  M_k a random mask that keeps one sign in each coordinate",
+        reference="Chen et al. 2020, arXiv:2010.06808",
+        paper="not in the paper",
+        when="As a baseline. No theorem covers it: d is not a combination of the gradients.",
+    )
+
+    def __init__(
+        self,
+        leak: float | Sequence[float] = 0.0,
+        seed: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        given = torch.as_tensor(leak, dtype=torch.float64, device="cpu")
+        if given.ndim > 1 or not given.numel() or not bool(((given >= 0.0) & (given <= 1.0)).all()):
+            raise ParameterError(f"leak={leak!r}: give a number between 0 and 1, or one for each objective")
+        self.leak, self.seed = leak, seed
+        self._leak, self._rng = given, make_rng(seed, generator)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """No guarantee: a coordinate-wise mask can turn the direction against every gradient."""
+        return Guarantee(None, equivariant=False, note="No combination of the gradients, so no theorem applies.")
+
+    def _combine(self, rows: RowSource) -> Found:
+        if self._leak.ndim and len(self._leak) != rows.m:
+            raise ParameterError(f"leak has {len(self._leak)} numbers, but there are m = {rows.m} objectives")
+        step = int(self._rng.integers(2**62))
+        return Found(None, {id(key): self._masked(rows.block(key), step + k) for k, key in enumerate(rows.keys)})
+
+    def _masked(self, rows: Tensor, seed: int) -> Tensor:
+        """Return the direction of a block. All processes draw the same numbers."""
+        part = rows / len(rows)  # so that no sum overflows
+        total, size = part.sum(dim=0), part.abs().sum(dim=0)
+        purity = torch.where(size > 0.0, 0.5 + 0.5 * total / size, 0.5)
+        numbers = torch.rand(
+            purity.shape,
+            dtype=purity.dtype,
+            device=purity.device,
+            generator=torch.Generator(purity.device).manual_seed(seed % 2**63),
+        )
+        kept = torch.where(purity > numbers, rows.clamp(min=0.0), rows.clamp(max=0.0))
+        leak = self._leak.to(rows).reshape(-1, *(1 for _ in purity.shape))
+        return torch.lerp(kept, rows, leak.expand(rows.shape)).sum(dim=0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self._rng.bit_generator.state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._rng.bit_generator.state = state["rng"]
+
+
+class TrimmedMean(RowAggregator):
+    r"""The mean of each coordinate without its largest and its smallest values.
+
+    $$ d_i = \frac{1}{m - 2b} \sum_{k = b + 1}^{m - b} g_{(k), i}, \qquad g_{(1), i} \le \dots \le g_{(m), i} $$
+
+    It bounds the influence of b objectives whose gradients cannot be trusted, on each coordinate.
+
+    Args:
+        trim: number b of values to drop at either end; ``m > 2 trim``.
+    """
+
+    name = "trimmed-mean"
+    label = "Trimmed mean"
+    description = Description(
+        formula="d_i = mean of g_1i ... g_mi without the b largest and the b smallest",
+        reference="Yin et al. 2018, arXiv:1803.01498",
+        paper="not in the paper",
+        when="Some gradients may be corrupted. For federated learning see paretograd.federated.",
+    )
+
+    def __init__(self, trim: int = 1) -> None:
+        self.trim = as_count(trim, "trim", 0)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """No guarantee: the coordinates come from different gradients."""
+        return Guarantee(None, note="No combination of the gradients, so no theorem applies.")
+
+    def _combine(self, rows: RowSource) -> Found:
+        if 2 * self.trim >= rows.m:
+            raise ParameterError(
+                f"trim={self.trim} at either end leaves none of m = {rows.m} gradients; use at most {(rows.m - 1) // 2}"
+            )
+        found = {}
+        for key in rows.keys:
+            block = rows.block(key)
+            found[id(key)] = trimmed_mean(block.flatten(1), self.trim).reshape(block.shape[1:])
+        return Found(None, found)
+
+
+def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
+    """Return the mean of each column of ``(m, n)`` without ``cut`` values at either end, sorting some at a time."""
+    parts = [part.sort(dim=0).values[cut : len(part) - cut] for part in torch.split(rows, _COLUMNS, dim=1)]
+    return torch.cat([part.double().mean(dim=0).to(rows.dtype) for part in parts])

@@ -1,0 +1,142 @@
+"""Steps of rules that see more than a Gramian: the rows, or the gradients of several independent batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from paretograd.aggregators.batches import CrossAggregator
+from paretograd.aggregators.named import Mean
+from paretograd.aggregators.rows import Parts, RowAggregator, RowSource, at_least_single
+from paretograd.autograd.call import Call, named, settled
+from paretograd.autograd.kept import Kept
+from paretograd.autograd.metric import local
+from paretograd.autograd.step import How, Step
+from paretograd.certificates.update import UpdateCertificate
+from paretograd.errors import ParameterError, ShapeError
+from paretograd.geometry.gramian import Array, as_array
+
+Pairs = list[tuple[Tensor, Tensor]]
+
+
+class KeptSource(RowSource):
+    """The rows of the parameters that are aggregated, on one process or several."""
+
+    def __init__(self, kept: Kept) -> None:
+        self._kept, self._all = kept, kept.params
+        self.m, self.eps = kept.m, kept.eps
+        self.keys = kept.common
+
+    def block(self, key: Any) -> Tensor:
+        return at_least_single(self._kept.block(key)).to(self.like(key))
+
+    def like(self, key: Any) -> Tensor:
+        return at_least_single(local(key).detach())
+
+    def products(self, vectors: Sequence[Parts]) -> Array:
+        return self._kept.measure([self._whole(vector) for vector in vectors])
+
+    def _whole(self, parts: Parts) -> Parts:
+        """Return a vector over all parameters, zero for those that are not aggregated."""
+        found = {}
+        for param in self._all:
+            like, part = local(param).detach(), parts.get(id(param))
+            if part is None:
+                part = torch.zeros_like(like)
+            elif like.is_complex():
+                part = torch.view_as_complex(part.contiguous())
+            found[id(param)] = part
+        return found
+
+    def rows(self) -> list[Parts]:
+        """Return all rows as vectors."""
+        blocks = {id(key): self.block(key) for key in self.keys}
+        return [{key: block[k] for key, block in blocks.items()} for k in range(self.m)]
+
+    def fill(self, pairs: Pairs, parts: Parts) -> Pairs:
+        """Replace the gradients of aggregated parameters by the parts of a direction."""
+        found = []
+        for param, grad in pairs:
+            part = parts.get(id(param))
+            if part is not None:
+                if param.is_complex():
+                    part = torch.view_as_complex(part.contiguous())
+                if grad.is_sparse:
+                    grad = part.to(grad.dtype)
+                else:
+                    local(grad).copy_(part)
+            found.append((param, grad))
+        return found
+
+
+def aggregate_rows(
+    rule: RowAggregator,
+    source: KeptSource,
+    gramian: Tensor,
+    combine: Callable[[Tensor], Pairs],
+    names: tuple[str, ...] | None,
+    how: How,
+) -> tuple[Pairs, Step]:
+    """Apply a rule to rows; return all gradients with their parameters, and the step.
+
+    Args:
+        rule: the rule.
+        source: the rows.
+        gramian: their inner products.
+        combine: returns all parameters with ``sum_k w_k g_k`` as new tensors; those that are not aggregated with their
+            own gradients.
+        names: the names of the objectives.
+        how: the way in which the rows were computed.
+    """
+    found = rule._combine(source)
+    weights = torch.full((source.m,), torch.nan, dtype=torch.float64, device=gramian.device)
+    if found.weights is not None:
+        weights = torch.from_numpy(found.weights).to(gramian.device)
+    step = Step(weights, gramian, rule, eps=source.eps, names=names, how=how)
+    if found.direction is None:
+        return combine(weights), step
+    products = source.products([found.direction, found.direction])
+    products[: source.m, : source.m] = as_array(gramian)  # without parameters that are not aggregated
+    step.direction = UpdateCertificate.of_products(products, names)
+    return source.fill(combine(torch.zeros_like(weights)), found.direction), step
+
+
+def backward_batches(call: Call, carry_out: Callable[[Call], Step]) -> Step:
+    """Take a step with the losses of several independent batches.
+
+    Args:
+        call: its losses are two or three lists, vectors or dictionaries of losses.
+        carry_out: does the work of a call.
+    """
+    rule: CrossAggregator = call.aggregator
+    if (
+        isinstance(call.losses, (Tensor, Mapping))
+        or not isinstance(call.losses, Sequence)
+        or len(call.losses) not in (2, 3)
+    ):
+        raise rule._refuse()
+    calls = []
+    for given in call.losses:
+        losses, names = named(given)
+        calls.append(replace(call, losses=settled(losses), names=names))
+    if len({each.names for each in calls}) > 1:
+        raise ParameterError(f"the batches have losses of different names: {[each.names for each in calls]}")
+    first, second = (
+        carry_out(replace(each, aggregator=Mean(), keep_rows=True, fills=False, nonfinite="raise", retain_graph=keep))
+        for each, keep in zip(calls[:2], (call.retain_graph, call.retain_graph or len(calls) == 2), strict=True)
+    )
+    assert first.kept is not None
+    assert second.kept is not None
+    if first.kept.m != second.kept.m:
+        raise ShapeError(f"the batches have {first.kept.m} and {second.kept.m} losses; give the same objectives")
+    m = first.kept.m
+    with first.kept.used(), second.kept.used():
+        sources = [KeptSource(kept) for kept in (first.kept, second.kept)]
+        cross = sources[0].products(sources[1].rows())[:m, m:]
+    rule._prepare(np.ascontiguousarray(cross))
+    return carry_out(replace(calls[-1], aggregator=rule))

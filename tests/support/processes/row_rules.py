@@ -1,0 +1,110 @@
+"""Rules that need the rows, the losses or several batches, on several processes: the same step as one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import paretograd as pg
+from support.processes.common import Comparison, Tasks, agree, batch, case, flat_grad, mesh_of, sgd
+from support.processes.data_parallel import part
+from support.processes.failures import told
+from support.processes.objectives import owned
+from support.processes.sharded import sharded
+
+RULES: dict[str, Callable[[], pg.Aggregator]] = {
+    "graddrop": lambda: pg.GradDrop(0.1, seed=5),
+    "trimmed-mean": pg.TrimmedMean,
+    "moco": pg.MoCo,
+    "excess-mtl": pg.ExcessMTL,
+    "db-mtl": pg.DBMTL,
+    "gradnorm": pg.GradNorm,
+    "m-config": pg.MConFIG,
+}
+
+
+def losses_of(outputs: list[Tensor]) -> list[Tensor]:
+    """Positive means over samples."""
+    a, b, c = outputs
+    return [a.square().mean(), (b - 1.0).abs().mean(), (c + 2.0).square().mean()]
+
+
+@case(2)
+def row_rules(rank: int, size: int) -> list[Comparison]:
+    """Three steps of each rule under DDP and with shards. A random mask of shards is another one."""
+    found = []
+    for kind in ("ddp", "fsdp"):
+        for name, make in RULES.items():
+            if kind == "fsdp" and name == "graddrop":
+                continue
+            model: nn.Module = DistributedDataParallel(Tasks()) if kind == "ddp" else sharded(mesh_of(size))
+            other = Tasks()
+            rule, alone = make(), make()
+            optimizers = sgd(model, 0.1), sgd(other, 0.1)
+            for t in range(4):
+                x = batch(t, 4 * size)
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                step = pg.backward(losses_of(model(part(x, rank, size))), rule, model)
+                want = pg.backward(losses_of(other(x)), alone, other, parallel="none")
+                found.append(Comparison(f"{kind}, {name}, step {t}: gradients", flat_grad(model), flat_grad(other)))
+                found.append(agree(f"{kind}, {name}", flat_grad(model)))
+                if step.direction is not None and want.direction is not None:
+                    slopes = torch.tensor([each.direction.slopes for each in (step, want)])
+                    found.append(Comparison(f"{kind}, {name}: slopes", slopes[0], slopes[1]))
+                for optimizer in optimizers:
+                    optimizer.step()
+    return found
+
+
+@case(2)
+def row_rules_of_objectives(rank: int, size: int) -> list[Comparison]:
+    """Each process has some of the losses."""
+    found = []
+    for name, make in RULES.items():
+        model, other, rule, alone = Tasks(), Tasks(), make(), make()
+        for t in range(3):
+            x = batch(t, 6)
+            model.zero_grad()
+            other.zero_grad()
+            mine = [losses_of(model(x))[k] for k in owned(rank, size)]
+            pg.backward(mine, rule, model, parallel="objectives")
+            pg.backward(losses_of(other(x)), alone, other, parallel="none")
+            found.append(Comparison(f"{name}, step {t}", flat_grad(model), flat_grad(other)))
+    return found
+
+
+@case(2)
+def independent_batches(rank: int, size: int) -> list[Comparison]:
+    """MoDo and SDMGrad under DDP."""
+    found = []
+    for make in (pg.MoDo, pg.SDMGrad):
+        model, other, rule, alone = DistributedDataParallel(Tasks()), Tasks(), make(), make()
+        for t in range(3):
+            xs = [batch(10 * t + k, 4 * size) for k in range(3)]
+            model.zero_grad()
+            other.zero_grad()
+            step = pg.backward([losses_of(model(part(x, rank, size))) for x in xs], rule)
+            want = pg.backward([losses_of(other(x)) for x in xs], alone, parallel="none")
+            found.append(Comparison(f"{rule.label}: weights", step.weights, want.weights))
+            found.append(Comparison(f"{rule.label}: gradients", flat_grad(model), flat_grad(other)))
+    return found
+
+
+@case(2)
+def averages_that_differ(rank: int, size: int) -> list[Comparison]:
+    """A process that has loaded another state is told so; random seeds are those of the first process."""
+    model, rule = DistributedDataParallel(Tasks()), pg.MoCo()
+    x = part(batch(0, 4 * size), rank, size)
+    pg.backward(losses_of(model(x)), rule)
+    if rank == 1:
+        pg.backward(losses_of(Tasks()(x)), rule, parallel="none")
+    told(lambda: pg.backward(losses_of(model(x)), rule), pg.ParameterError, "taken other steps")
+    torch.manual_seed(rank)
+    drop = pg.GradDrop()
+    model.zero_grad()
+    pg.backward(losses_of(model(x)), drop)
+    return [agree("gradients", flat_grad(model))]
