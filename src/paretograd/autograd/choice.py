@@ -149,6 +149,8 @@ class Differentiation:
         kind = self._kind = _kind_of(plan)
         if call.engine != "auto":
             return self._take(kind, call.engine, f"engine='{call.engine}'")
+        if kind.best() == "jacobian" and call.max_memory is None:  # nothing that follows could change that
+            return PlainRows(plan), How("jacobian", 1.0, _why(kind))
         reason = self._obvious(kind)
         if reason is not None:
             return PlainRows(plan), How("jacobian", 1.0, reason)
