@@ -59,6 +59,7 @@ BANDS = (
         "#CFE2F3",
         {
             "federated": "server, clients",
+            "torchjd": "a bridge",
             "descent": "pg.descend",
             "problems": "tasks and data",
             "distributed": "processes",
@@ -227,7 +228,8 @@ def theorems() -> None:
 def layers() -> None:
     """Draw the layers of the package in bands: a layer imports only what lies to its right, or in a band below."""
     width, gap, height, step, left = 1.12, 0.09, 0.56, 0.84, 1.75
-    right, top = left + 5 * (width + gap), step * len(BANDS)
+    columns = max(len(names) for *_, names in BANDS)
+    right, top = left + columns * (width + gap), step * len(BANDS)
     figure, axes = plt.subplots(figsize=(right + 0.1, top + 0.1))
     figure.subplots_adjust(0.0, 0.0, 1.0, 1.0)
     axes.set(xlim=(-0.05, right + 0.05), ylim=(-0.05, top + 0.05))
