@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 import paretograd as pg
+from paretograd.aggregators import coordinates
 from paretograd.federated import (
     CoordinateMedian,
     GeometricMedian,
@@ -21,7 +22,6 @@ from paretograd.federated import (
     Server,
     TrimmedMean,
     attacks,
-    baselines,
     combine_updates,
 )
 from paretograd.federated.baselines import BASELINES, geometric_median_weights
@@ -162,7 +162,7 @@ def test_medians_of_half_precision_do_not_overflow() -> None:
 def test_many_coordinates_are_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     updates = drawn(6, 20)
     wanted = CoordinateMedian()(updates), TrimmedMean(1)(updates)
-    monkeypatch.setattr(baselines, "_COLUMNS", 7)
+    monkeypatch.setattr(coordinates, "_COLUMNS", 7)
     assert torch.equal(CoordinateMedian()(updates), wanted[0])
     assert torch.equal(TrimmedMean(1)(updates), wanted[1])
 

@@ -139,7 +139,7 @@ class MoDo(CrossAggregator):
     description = Description(
         formula="w <- P(w - gamma (J1 J2.T w + rho w)),  P onto the simplex;  d = J3.T w",
         reference="Chen et al. 2023, arXiv:2305.20057",
-        paper="not in the paper",
+        paper="not discussed",
         when="Small, noisy batches, of which a step can afford two or three.",
     )
 
@@ -172,7 +172,7 @@ class SDMGrad(CrossAggregator):
     description = Description(
         formula="w <- P(w - lr J1 J2.T (w + lam p)), some times;  d = J3.T (w + lam p) / (1 + lam)",
         reference="Xiao, Ban and Ji 2023, arXiv:2305.18409",
-        paper="not in the paper",
+        paper="not discussed",
         when="As MoDo, with a direction that stays close to the mean.",
     )
 

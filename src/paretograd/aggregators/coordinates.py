@@ -40,7 +40,7 @@ class GradDrop(RowAggregator):
     description = Description(
         formula="d = sum_k (l_k + (1 - l_k) M_k) g_k,  M_k a random mask that keeps one sign in each coordinate",
         reference="Chen et al. 2020, arXiv:2010.06808",
-        paper="not in the paper",
+        paper="not discussed",
         when="As a baseline. No theorem covers it: d is not a combination of the gradients.",
     )
 
@@ -105,7 +105,7 @@ class TrimmedMean(RowAggregator):
     description = Description(
         formula="d_i = mean of g_1i ... g_mi without the b largest and the b smallest",
         reference="Yin et al. 2018, arXiv:1803.01498",
-        paper="not in the paper",
+        paper="not discussed",
         when="Some gradients may be corrupted. For federated learning see paretograd.federated.",
     )
 

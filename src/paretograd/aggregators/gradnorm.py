@@ -40,7 +40,7 @@ class GradNorm(Aggregator):
     description = Description(
         formula="w <- w - lr grad_w sum_k |w_k |g_k| - mean_j(w_j |g_j|) r_k^alpha|, mean 1;  d = J.T w",
         reference="Chen et al. 2018, arXiv:1711.02257",
-        paper="not in the paper",
+        paper="not discussed",
         when="Tasks that train at different rates; with positive losses.",
     )
 

@@ -79,7 +79,7 @@ class MoCo(_Averaging):
     description = Description(
         formula="Y <- Y + beta (J - Y);  w <- P(w - gamma (Y Y.T + rho I) w),  P onto the simplex;  d = Y.T w",
         reference="Fernando et al. 2023, arXiv:2210.12624",
-        paper="not in the paper",
+        paper="not discussed",
         when="Small, noisy batches, with an MGDA that should not chase their noise.",
     )
     _saved = ("w",)
@@ -129,7 +129,7 @@ class ExcessMTL(_Averaging):
     description = Description(
         formula="S_k <- S_k + g_k^2;  E_k = sum_i g_ki^2 / sqrt(S_ki);  w_k <- w_k exp(lr E_k / E_k of step 1), sum 1",
         reference="He et al. 2024, arXiv:2402.02009",
-        paper="not in the paper",
+        paper="not discussed",
         when="Some tasks have noisy labels.",
     )
     _saved = ("w", "first")
@@ -183,7 +183,7 @@ class DBMTL(_Averaging):
     description = Description(
         formula="y_k <- beta y_k + (1 - beta) g_k / (f_k + eps);  d = max_j |y_j| sum_k y_k / |y_k|",
         reference="Lin et al. 2023, arXiv:2308.12029",
-        paper="not in the paper",
+        paper="not discussed",
         when="Losses of very different sizes, all positive.",
     )
 
@@ -236,7 +236,7 @@ class MConFIG(_Averaging):
     description = Description(
         formula="y_i <- b1 y_i + (1 - b1) g_i for one i;  u = ConFIG(y);  d = u / (sqrt(v) + eps),  v as in Adam",
         reference="Liu et al. 2025, arXiv:2408.11104",
-        paper="not in the paper",
+        paper="not discussed",
         when="Physics-informed networks whose losses are expensive. Use it with plain SGD.",
     )
     _saved = ("counts",)

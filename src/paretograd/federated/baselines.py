@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from paretograd.aggregators.coordinates import trimmed_mean
 from paretograd.checks import as_count
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import combine, gramian
@@ -17,9 +18,6 @@ _STEPS, _CHANGE = 1000, 1e-12
 #: Two updates count as equal if their squared distance is at most this share of the sum of their squared lengths:
 #: rounding could not distinguish them.
 _SAME = 1e-14
-
-#: Number of coordinates sorted at a time. Sorting needs three times the memory of its input.
-_COLUMNS = 1 << 20
 
 
 class Krum:
@@ -64,7 +62,7 @@ class CoordinateMedian:
     label = "Median"
 
     def __call__(self, updates: Tensor) -> Tensor:
-        return _middle(updates, (len(updates) - 1) // 2)
+        return trimmed_mean(updates, (len(updates) - 1) // 2)
 
 
 class TrimmedMean:
@@ -85,13 +83,7 @@ class TrimmedMean:
             raise ParameterError(
                 f"attackers={cut} at either end leave none of m={m} updates; use at most {(m - 1) // 2}"
             )
-        return _middle(updates, cut)
-
-
-def _middle(updates: Tensor, cut: int) -> Tensor:
-    """Return the mean of each coordinate without ``cut`` values at either end, sorting some columns at a time."""
-    parts = [part.sort(dim=0).values[cut : len(part) - cut] for part in torch.split(updates, _COLUMNS, dim=1)]
-    return torch.cat([part.double().mean(dim=0).to(updates.dtype) for part in parts])
+        return trimmed_mean(updates, cut)
 
 
 class GeometricMedian:
