@@ -73,6 +73,7 @@ BANDS = (
         {
             "certification": "pg.certify",
             "device": "on the GPU",
+            "scalarizations": "from losses",
             "aggregators": "every rule",
             "schedules": "rule by step",
             "subproblem": "design: s, r",
@@ -227,7 +228,7 @@ def theorems() -> None:
 
 def layers() -> None:
     """Draw the layers of the package in bands: a layer imports only what lies to its right, or in a band below."""
-    width, gap, height, step, left = 1.12, 0.09, 0.56, 0.84, 1.75
+    width, gap, height, step, left = 1.18, 0.09, 0.56, 0.84, 1.75
     columns = max(len(names) for *_, names in BANDS)
     right, top = left + columns * (width + gap), step * len(BANDS)
     figure, axes = plt.subplots(figsize=(right + 0.1, top + 0.1))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from support import ROOT
 from support.fairness import made_adult
 from support.models import MODELS
+from support.scalarizations import ROWS
 from torch import Tensor, nn
 
 import paretograd as pg
@@ -119,6 +121,26 @@ def test_certificates() -> None:
         return [found.gamma, found.norm, found.alignment, pg.stationarity(G), exact.multipliers, exact.alignment_gap]
 
     same(run)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rules_that_see_the_losses(name: str) -> None:
+    """Learned weights lie on the default device, as the parameters of any module, and are made before."""
+    made = ROWS[name].make(3)
+    theta, losses = drawn(3, seed=1).abs().requires_grad_(), drawn(3).abs()
+
+    def run() -> list[Tensor]:
+        rule = copy.deepcopy(made) if list(made.parameters()) else ROWS[name].make(3)
+        theta.grad = None
+        found = [rule.weights(losses), rule.weights([1.0, 2.0, 3.0]), *rule.state_dict().values()]
+        if isinstance(rule, pg.FAMO):
+            rule.update([0.5, 1.0, 2.0])
+        step = pg.backward(list(theta.square() + 0.1), rule)
+        return [*found, step.weights, step.value, theta.grad]
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="FAMO took two steps")
+        same(run)
 
 
 # ---- losses ----------------------------------------------------------------------------------------------------------

@@ -70,6 +70,13 @@ from paretograd.errors import (
 from paretograd.guarantees import RESULTS, Evidence, Guarantee, Hypothesis, Result, Surrogate
 from paretograd.problems.base import Problem
 from paretograd.problems.registry import problem, problems
+from paretograd.scalarizations.base import Scalarization, Weighting
+from paretograd.scalarizations.famo import FAMO
+from paretograd.scalarizations.history import DWA, RLW
+from paretograd.scalarizations.learned import IMTLL, UncertaintyWeighting
+from paretograd.scalarizations.preferences import COSMOS, PBI, STCH, Tchebycheff
+from paretograd.scalarizations.registry import scalarizer, scalarizer_names
+from paretograd.scalarizations.sums import GLS, LogSum, PNorm, WeightedSum
 from paretograd.schedules import Random, RoundRobin, Sequence
 from paretograd.solution import Solution, Status
 from paretograd.solvers.min_norm import stationarity
@@ -77,13 +84,21 @@ from paretograd.solvers.min_norm import stationarity
 __version__ = "0.1.0"
 
 __all__ = [
+    "COSMOS",
     "DBMTL",
+    "DWA",
+    "FAMO",
+    "GLS",
     "IMTLG",
+    "IMTLL",
     "METRIC_RESULTS",
     "MGDA",
+    "PBI",
     "PIVRG",
     "RESULTS",
     "RGW",
+    "RLW",
+    "STCH",
     "Accumulation",
     "Aggregator",
     "Blend",
@@ -115,6 +130,7 @@ __all__ = [
     "InfeasibleCapError",
     "InputError",
     "Layer",
+    "LogSum",
     "MConFIG",
     "Mean",
     "MetricResult",
@@ -128,6 +144,7 @@ __all__ = [
     "NotAGramianError",
     "PCGrad",
     "PCGradPlus",
+    "PNorm",
     "ParameterError",
     "ParetogradError",
     "Part",
@@ -143,6 +160,7 @@ __all__ = [
     "RunCertificate",
     "RunCheck",
     "SDMGrad",
+    "Scalarization",
     "Sequence",
     "ShapeError",
     "Solution",
@@ -153,14 +171,18 @@ __all__ = [
     "Subproblem",
     "SubproblemSolution",
     "Surrogate",
+    "Tchebycheff",
     "Trajectory",
     "TrajectoryCertificate",
     "TrimmedMean",
     "UPGrad",
+    "UncertaintyWeighting",
     "Unconflicting",
     "UnknownNameError",
     "UpdateCertificate",
     "Verdict",
+    "WeightedSum",
+    "Weighting",
     "accumulate",
     "backward",
     "capture",
@@ -178,6 +200,8 @@ __all__ = [
     "problem",
     "problems",
     "register_layer",
+    "scalarizer",
+    "scalarizer_names",
     "stationarity",
     "subproblem",
 ]

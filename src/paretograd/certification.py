@@ -20,13 +20,14 @@ from paretograd.geometry.cones import Rounding
 from paretograd.geometry.gramian import Array, as_array, check_floating
 from paretograd.geometry.unit_gramian import check_finite, check_gramian, unit_gramian
 from paretograd.guarantees import SUM, Guarantee, Surrogate
+from paretograd.scalarizations.base import Weighting
 from paretograd.solvers.min_norm import stationarity_weights
 
 
 def certify(
     gramian: Tensor,
     weights: Tensor,
-    rule: Aggregator | None = None,
+    rule: Aggregator | Weighting | None = None,
     *,
     F: Literal["sum", "mean"] | Tensor | None = None,
     dtype: torch.dtype | None = None,
@@ -74,7 +75,7 @@ def certify(
     check_floating(weights, "weights")
     if tuple(weights.shape) != (m,):
         raise ShapeError(f"weights must have shape ({m},), one number per objective; got {tuple(weights.shape)}")
-    if rule is not None and not isinstance(rule, Aggregator):
+    if rule is not None and not isinstance(rule, Aggregator | Weighting):
         raise ParameterError(f"rule={rule!r}: give the aggregator that computed the weights; pass F by keyword, F=...")
     guarantee = None if rule is None else rule.guarantee
     eps = torch.finfo(gramian.dtype).eps
@@ -104,6 +105,8 @@ def certificate_of(
     names: tuple[str, ...] | None = None,
 ) -> StepCertificate:
     """Certify validated arrays, as `certify` does. F defaults to the guarantee's, or to the sum if there is none."""
+    if guarantee is not None:
+        guarantee = guarantee.at_step(w)
     if F is None:
         F = SUM if guarantee is None else guarantee.F
     with np.errstate(over="ignore", invalid="ignore"):  # large weights may overflow float64; those slopes are unknown

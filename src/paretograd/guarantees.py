@@ -88,11 +88,12 @@ class Surrogate:
     r"""The function $F = \sum_k \phi_k f_k$ of condition (A), for any number m of objectives.
 
     Attributes:
-        weights: ``"sum"`` for phi_k = 1, ``"mean"`` for 1/m, the numbers phi, or a function from m to them.
+        weights: ``"sum"`` for phi_k = 1, ``"mean"`` for 1/m, the numbers phi, or a function from m to them. ``"step"``
+            stands for the weights of each step: F is then a nonlinear function of the losses, and phi its gradient.
         name: the printed form if ``weights`` is a function.
     """
 
-    weights: Literal["sum", "mean"] | tuple[float, ...] | Callable[[int], Array]
+    weights: Literal["sum", "mean", "step"] | tuple[float, ...] | Callable[[int], Array]
     name: str = field(default="sum_k phi_k f_k", compare=False, repr=False)
 
     def phi(self, m: int) -> Array:
@@ -101,6 +102,8 @@ class Surrogate:
             return np.ones(m)
         if self.weights == "mean":
             return np.full(m, 1.0 / m)
+        if self.weights == "step":
+            raise ParameterError("phi depends on the losses here, and is known for a step only: use its weights")
         phi = np.array(self.weights(m) if callable(self.weights) else self.weights, dtype=np.float64)
         if phi.shape != (m,):
             raise ParameterError(f"F = {self} is for {len(phi)} objectives, but there are m = {m}")
@@ -115,6 +118,8 @@ class Surrogate:
 
     def text(self, names: Sequence[str] | None = None) -> str:
         """Return the printed form, with objectives by name if ``names`` are given and by number otherwise."""
+        if self.weights == "step":
+            return "F(f), whose gradient with respect to the losses f is the weights"
         if isinstance(self.weights, str):
             return f"{self.weights}_k f_k"
         if callable(self.weights):
@@ -126,6 +131,7 @@ class Surrogate:
 
 SUM = Surrogate("sum")
 MEAN = Surrogate("mean")
+STEP = Surrogate("step")
 
 
 class Evidence(Enum):
@@ -237,6 +243,10 @@ class Guarantee:
         if F == SUM and self.non_conflicting and self.in_hull:
             known.append(THEOREM_2.alignment)
         return max(known, default=None)
+
+    def at_step(self, weights: Array) -> Guarantee:
+        """Return the same guarantee with numbers for an F of which only the gradient at a step is known."""
+        return replace(self, F=Surrogate(tuple(weights.tolist()))) if self.F == STEP else self
 
     @property
     def rate(self) -> str:

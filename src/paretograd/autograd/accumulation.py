@@ -24,8 +24,10 @@ from paretograd.autograd.products import rounding
 from paretograd.autograd.step import How, Step
 from paretograd.autograd.sums import Sums
 from paretograd.autograd.ways import plain_gradients
-from paretograd.errors import NonFiniteGradientError
+from paretograd.errors import NonFiniteGradientError, ParameterError
 from paretograd.geometry.gramian import as_array, out_of_range
+from paretograd.scalarizations.base import Weighting
+from paretograd.scalarizations.sums import WeightedSum
 
 
 class Accumulation:
@@ -111,6 +113,8 @@ class Accumulation:
         sums, problem = self._sums, self._problem
         samples = sums.samples if sums.each or not sums.samples else sums.samples[0]
         rule = rule_of(aggregator)
+        if isinstance(rule, Weighting):
+            raise _sees_losses(rule)
         by_rows = isinstance(rule, RowAggregator)
         call = replace(self._call, aggregator=rule, has_rule=True, names=sums.names, samples=samples, keep_rows=by_rows)
         several = None if call.parallel == "none" else handler()
@@ -123,6 +127,20 @@ class Accumulation:
         step.kept = None
         self.clear()
         return step
+
+
+def _sees_losses(rule: Weighting) -> ParameterError:
+    """Return the error for a rule whose weights depend on the losses of the whole batch."""
+    if isinstance(rule, WeightedSum):
+        return ParameterError(
+            f"{rule!r} has constant weights, so gradients of micro-batches add up without accumulate: call "
+            "paretograd.backward for each of them"
+        )
+    return ParameterError(
+        f"{rule!r} takes its weights from the losses of the whole batch, which accumulate does not keep. Compute them "
+        "first, without a graph; then take phi = rule.weights(losses), and call (phi * torch.stack(losses)).sum()."
+        "backward() for each micro-batch"
+    )
 
 
 def _step_alone(call: Call, sums: Sums) -> Step:

@@ -19,9 +19,11 @@ from paretograd.autograd.choice import Differentiation
 from paretograd.autograd.entry import handler, opaque
 from paretograd.autograd.kept import Kept
 from paretograd.autograd.metric import Given, Metric, metric_of
+from paretograd.autograd.scalarized import scalarized_gradients, values_of
 from paretograd.autograd.step import How, Step
 from paretograd.autograd.ways import NotFiniteError, Pairs, Way
 from paretograd.errors import NonFiniteGradientError
+from paretograd.scalarizations.base import Weighting
 
 #: Attributes in which torch keeps the hooks of `register_hook` and of `register_post_accumulate_grad_hook`.
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -30,7 +32,7 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 @opaque
 def backward(
     losses: Mapping[str, Tensor] | Sequence[Tensor] | Tensor,
-    aggregator: Aggregator | AggregatorModule,
+    aggregator: Aggregator | AggregatorModule | Weighting,
     params: Params | None = None,
     *,
     shared: Params | Iterable[nn.Module] | None = None,
@@ -55,7 +57,9 @@ def backward(
     Args:
         losses: m scalars, or a vector of m. A dictionary names them, for metrics, certificates and messages. For a rule
             that needs several independent batches, such as `MoDo`, two or three of these.
-        aggregator: the rule, or the module that `Aggregator.as_module` returned for it.
+        aggregator: the rule, or the module that `Aggregator.as_module` returned for it. A rule that sees the losses,
+            such as `STCH`, runs one plain pass instead: every parameter gets the gradient of F, and so do the rule's
+            own parameters.
         params: the parameters to fill, or a module that has them; None for all that the losses reach. Frozen parameters
             and those that no loss reaches are left alone. A list of lists defines groups that are aggregated
             separately, each with its own weights. If None, a tensor that requires a gradient and is no `nn.Parameter`
@@ -139,6 +143,12 @@ def _alone(call: Call) -> Step:
     """Do the work of a single process."""
     by_rows = isinstance(call.aggregator, RowAggregator)
     plan = plan_of(replace(call, engine="jacobian") if by_rows and call.engine == "auto" else call)
+    if call.scalarizes:
+        with undisturbed(plan), set_aside(call.aggregator.parameters()):
+            pairs, scalarized = scalarized_gradients(plan)
+        with torch.no_grad():
+            accumulate(pairs, call.adds)
+        return scalarized
     kept = None
     with undisturbed(plan):
         try:
@@ -146,14 +156,12 @@ def _alone(call: Call) -> Step:
         except NotFiniteError as found:
             if call.nonfinite == "raise":
                 raise NonFiniteGradientError(found.objectives, names=call.names) from None
-            pairs, steps = (
-                found.plain_sum(),
-                [Step.unknown(plan.m, plan.device, call.aggregator, call.names) for _ in plan.groups],
-            )
+            pairs = found.plain_sum()
+            steps = [Step.unknown(plan.m, plan.device, call.aggregator, call.names) for _ in plan.groups]
         else:
             way = differentiation.way
             if "losses" in call.aggregator.needs:
-                call.aggregator.observe(torch.stack([loss.detach().double().reshape(()) for loss in plan.losses]))
+                call.aggregator.observe(values_of(plan.losses))
             if call.keep_rows:
                 kept = way.kept()
             if by_rows:

@@ -22,6 +22,8 @@ from paretograd.autograd.graph import Graph, Losses
 from paretograd.autograd.metric import Metric
 from paretograd.callers import callers_level
 from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
+from paretograd.scalarizations.base import Weighting
+from paretograd.scalarizations.registry import scalarizer_names
 
 Engine = Literal["auto", "jacobian", "batched", "gramian"]
 Parallel = Literal["auto", "none", "data", "objectives"]
@@ -67,6 +69,11 @@ class Call:
     metric: Metric | None = None
     keep_rows: bool = False
     fills: bool = True
+
+    @property
+    def scalarizes(self) -> bool:
+        """True if the rule sees the losses instead of their gradients."""
+        return isinstance(self.aggregator, Weighting)
 
     @property
     def needs_rows(self) -> bool:
@@ -154,7 +161,10 @@ def _check_options(call: Call) -> None:
         )
     if not call.has_rule:
         return
-    check_rule(call.aggregator)
+    if call.scalarizes:
+        _check_scalarizes(call)
+    else:
+        check_rule(call.aggregator)
     if isinstance(call.aggregator, RowAggregator):
         _check_row_options(call)
     if call.nonfinite not in ("raise", "propagate"):
@@ -172,15 +182,43 @@ def _check_row_options(call: Call) -> None:
         raise ParameterError(f"{label} aggregates all parameters together; give params as one list")
 
 
+def _check_scalarizes(call: Call) -> None:
+    """Raise if an option needs more than one plain pass."""
+    rule, params = call.aggregator, call.params
+    refused = {
+        "engine, chunk and max_memory choose how the gradients of all losses are computed": (
+            call.engine != "auto" or call.chunk is not None or call.max_memory is not None
+        ),
+        "metric and keep_rows need the gradients of the single losses": call.needs_rows,
+        "per_sample=True is for rules that need the gradient of every sample": call.per_sample,
+        "shared and specific choose the parameters to aggregate": call.shared is not None or call.specific is not None,
+        "groups of params are aggregated separately": not isinstance(params, Tensor | nn.Module | None)
+        and any(not isinstance(item, Tensor) for item in params),
+    }
+    for what, given in refused.items():
+        if given:
+            raise ParameterError(
+                f"{what}, but {rule!r} sees only the losses: one plain pass gives every parameter the gradient of F. "
+                "Omit them"
+            )
+
+
 def rule_of(aggregator: Any) -> Any:
     """Return the rule of the module that `Aggregator.as_module` returned. Anything else is left as it is."""
     return aggregator.aggregator if isinstance(aggregator, AggregatorModule) else aggregator
 
 
 def check_rule(rule: Any) -> None:
-    """Raise unless this is a rule."""
+    """Raise unless this is a rule that sees gradients."""
+    if isinstance(rule, Weighting):
+        raise ParameterError(
+            f"{rule!r} sees the losses, but a rule that sees their gradients is needed here, such as "
+            "paretograd.UPGrad()"
+        )
     if not isinstance(rule, Aggregator):
-        example = f"get({rule!r})" if isinstance(rule, str) else "UPGrad()"
+        example = "UPGrad()"
+        if isinstance(rule, str):
+            example = f"{'scalarizer' if rule in scalarizer_names() else 'get'}({rule!r})"
         raise ParameterError(f"aggregator={rule!r}: give a rule, such as paretograd.{example}")
 
 
@@ -398,6 +436,8 @@ def sort(
     """Split the parameters of each group into those to aggregate and those that get their own losses' gradients."""
     if not call.has_rule:  # the Gramian is over all parameters
         return [list(group) for group in groups], []
+    if call.scalarizes:  # nothing is aggregated: one pass has the gradients of all
+        return [], [param for group in groups for param in group]
     force_common, force_own = _ids(call.shared), _ids(call.specific)
     common: list[list[Tensor]] = []
     own: list[Tensor] = []

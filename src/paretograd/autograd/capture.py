@@ -29,6 +29,7 @@ from paretograd.device.weights import device_weights
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import kernels_available
 from paretograd.geometry.row_lists import Tables
+from paretograd.scalarizations.base import Weighting
 
 #: Most graphs that one captured step keeps, one for each set of shapes.
 _MOST_GRAPHS = 8
@@ -42,7 +43,7 @@ class CaptureError(Exception):
 
 def capture(
     losses_of: Callable[..., Losses],
-    aggregator: Aggregator | AggregatorModule,
+    aggregator: Aggregator | AggregatorModule | Weighting,
     params: Params | None = None,
     *,
     shared: Params | Iterable[nn.Module] | None = None,
@@ -75,7 +76,8 @@ def capture(
         a function of the inputs. It returns a `Step`, which waits for the GPU only when it is looked at.
     """
     rule = rule_of(aggregator)
-    check_rule(rule)
+    if not isinstance(rule, Weighting):
+        check_rule(rule)
     if type(warmup) is not int or warmup < 1:
         raise ParameterError(f"warmup={warmup!r}: give a whole number of steps, at least 1")
     call = Call(
@@ -179,6 +181,8 @@ class CapturedStep:
             self._refuse("there is no GPU with Triton" if not torch.cuda.is_available() else "Triton is missing")
         if self.reason is None and several_processes():
             self._refuse("several processes share the work")
+        if self.reason is None and self._call.scalarizes:
+            self._refuse(f"{self._call.aggregator!r} needs one plain pass, which is not captured")
         if self.reason is None and self._call.aggregator.state_dict():
             self._refuse(f"{self._call.aggregator!r} changes from step to step")
         if self.reason is None and any(not value.is_cuda for value in tensors):

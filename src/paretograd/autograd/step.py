@@ -29,7 +29,7 @@ class How:
     """How the gradients of a step were computed.
 
     Attributes:
-        way: ``jacobian``, ``batched``, ``gramian`` or ``samples``.
+        way: ``jacobian``, ``batched``, ``gramian`` or ``samples``; ``plain`` for a rule that sees the losses.
         share: the share of the aggregated parameters, by size, for which this way was taken; rows serve the others.
         reason: why.
     """
@@ -39,6 +39,8 @@ class How:
     reason: str
 
     def __str__(self) -> str:
+        if self.way == "plain":
+            return f"{SHOWN[self.way]}: {self.reason}"
         return f"{SHOWN[self.way]} for {self.share:.0%} of the shared parameters: {self.reason}"
 
 
@@ -48,6 +50,7 @@ SHOWN = {
     "batched": "one batched pass for all losses",
     "gramian": "Gramian by layers",
     "samples": "one pass for all samples",
+    "plain": "one plain pass",
 }
 
 
@@ -61,12 +64,15 @@ class Step:
         weights: shape ``(m,)``, float64; the direction of the shared parameters is ``sum_k weights_k g_k``. For
             groups that were aggregated separately, shape ``(groups, m)``.
         gramian: inner products of the gradients over the shared parameters, shape ``(m, m)``, float64; for groups, the
-            sum of theirs.
+            sum of theirs. None for a rule that sees the losses; gamma and certificate are then
+            errors.
         groups: one step for each group; empty if all parameters were aggregated together.
         names: the names of the objectives, if the losses were given as a dictionary; else None.
         how: the way in which the gradients were computed, for which share of the parameters, and why; None if they are
             not finite.
-        losses: values of the losses, shape ``(m,)``, for a step of `capture`; else None.
+        losses: values of the losses, shape ``(m,)``, for a step of `capture` or of a rule that sees the losses; else
+            None.
+        value: F of the losses, for a rule that sees them; else None.
         update: the last change of the parameters that `of_update` looked at; else None.
         direction: slopes and conflicts of the direction, for a rule whose direction is no combination of the gradients,
             such as `GradDrop`. Its weights are NaN, and it has no certificate. None for all other rules.
@@ -87,6 +93,7 @@ class Step:
         self.weights, self.gramian, self.groups = weights, gramian, tuple(groups)
         self.names, self.how = names, how
         self.losses: Tensor | None = None
+        self.value: Tensor | None = None
         self.kept: Kept | None = None
         self.update: Update | None = None
         self.direction: UpdateCertificate | None = None

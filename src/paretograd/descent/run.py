@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
+from paretograd.autograd.call import check_rule
 from paretograd.checks import as_number, whole_number
 from paretograd.descent import loop
 from paretograd.descent.records import NAMES, Box, Records
@@ -64,6 +65,7 @@ class Descent:
         stop_norm: float | None = None,
         dtype: torch.dtype = torch.float64,
     ) -> None:
+        check_rule(aggregator)
         self.lr = as_step_size(lr)
         self._setting = loop.Setting(
             problem,

@@ -25,6 +25,7 @@ from paretograd import errors
 from paretograd.aggregators.base import Aggregator
 from paretograd.distributed.ranks import Ranks
 from paretograd.errors import NonFiniteGradientError, ParameterError, ParetogradError, ProcessError
+from paretograd.scalarizations.base import Weighting
 
 #: Number of kinds of step to remember. Very many processes remember fewer: see `_Code`.
 _KINDS = 16
@@ -147,7 +148,7 @@ def agree(
     ranks: Ranks,
     view: View | None,
     params: Sequence[Tensor],
-    aggregator: Aggregator | None,
+    aggregator: Aggregator | Weighting | None,
     samples: int | None,
     error: Exception | None,
     settle: Callable[[list[View]], Any],
@@ -158,7 +159,8 @@ def agree(
         ranks: the processes.
         view: this process's view; None if there is an error.
         params: parameters of which every process should hold a copy.
-        aggregator: the rule; if its states differ, all processes take that of the first.
+        aggregator: the rule; if its states differ, all processes take that of the first. Rules that see the losses
+            exchange their states later.
         samples: number of samples of this process, if given.
         error: the error of this process, if any.
         settle: function from the views of all processes to what they agree on. It must be deterministic, and may raise.
@@ -183,20 +185,20 @@ def _tell(
     ranks: Ranks,
     view: View | None,
     params: Sequence[Tensor],
-    aggregator: Aggregator | None,
+    aggregator: Aggregator | Weighting | None,
     error: Exception | None,
     settle: Callable[[list[View]], Any],
 ) -> Any:
     """Exchange all views of a step and return the settled result."""
     raise_together(ranks, error)
-    digest, state = _digest(aggregator), None if aggregator is None else aggregator._common_state()
+    digest, state = _digest(aggregator), aggregator._common_state() if isinstance(aggregator, Aggregator) else None
     told = ranks.gather((view, _kind(aggregator), digest, state, _prints(params)))
     views, kinds, digests, states, prints = zip(*told, strict=True)
     if len(set(kinds)) > 1:
         raise ProcessError(f"the processes use different rules: {', '.join(kinds)}")
     settled = settle(list(views))
     _check_copies(prints, params)
-    if aggregator is not None and len(set(digests)) > 1:
+    if isinstance(aggregator, Aggregator) and len(set(digests)) > 1:
         _take_state(ranks, aggregator, states[0])
     return settled
 
@@ -238,15 +240,17 @@ def remember(ranks: Ranks, aggregator: Aggregator) -> None:
     _AGREED[ranks.groups[0]][ranks.key].advance(_digest(aggregator))
 
 
-def _digest(aggregator: Aggregator | None) -> str:
-    """Return a digest of a rule's kind and state."""
+def _digest(aggregator: Aggregator | Weighting | None) -> str:
+    """Return a digest of a rule's kind and state; of its kind only, if it sees the losses."""
+    if isinstance(aggregator, Weighting):
+        return _kind(aggregator)
     if not isinstance(aggregator, Aggregator):  # anything else is an error, which is reported elsewhere
         return ""
     state = aggregator._common_state()
     return _kind(aggregator) + (hashlib.sha256(repr(state).encode()).hexdigest() if state else "")
 
 
-def _kind(aggregator: Aggregator | None) -> str:
+def _kind(aggregator: Aggregator | Weighting | None) -> str:
     """Return the ``repr`` of a rule without seeds, which its state contains, and without addresses of functions."""
     return "none" if aggregator is None else re.sub(r"\bseed=\d+| at 0x[0-9a-f]+", "", repr(aggregator))
 

@@ -116,18 +116,6 @@ class Work(Plan):
         """The number of this process's first loss among those of all processes."""
         return 0 if self.counts is None else sum(self.counts[: self.layout.ranks.rank])
 
-    def values(self) -> Tensor:
-        """Return the values of the losses over the batches of all processes, shape ``(m,)``, float64, on the CPU."""
-        values = torch.zeros(self.m, dtype=torch.float64, device="cpu")
-        if self.mine.m:
-            mine = torch.stack([loss.detach().reshape(()).to("cpu", torch.float64) for loss in self.losses])
-            sharded = self.layout.kind == "sharded"  # where torch divides the gradients by the number of processes
-            values[self.first : self.first + self.mine.m] = (
-                mine * self.scales / (self.layout.ranks.size if sharded else 1)
-            )
-        found: Tensor = self.layout.ranks.sum(values)
-        return found
-
 
 @dataclass(frozen=True)
 class _Seen:
@@ -236,6 +224,8 @@ def _look(call: Call, mine: Mine, layout: Layout) -> _Seen:
     if mine.sums is not None and layout.kind != "data":  # the processes need no weights any more, or none at all
         mine.sums.check_counts()
         call = replace(call, samples=None)
+    if call.scalarizes and layout.kind != "objectives":
+        call.aggregator._check_size(mine.m)
     if call.per_sample and layout.kind != "objectives":
         raise ParameterError(
             "per_sample=True makes each sample an objective, and the processes have different samples: pass "

@@ -132,12 +132,8 @@ class _Passes:
         params = self._reached(k)
         if not params:
             return
-        handles = [param.register_hook(_hook(param, take)) for param in params]  # type: ignore[no-untyped-call]
-        try:
-            _gradients(self._starts[k], params)
-        finally:
-            for handle in handles:
-                handle.remove()
+        output, seed = self._starts[k]
+        pass_on([output], [seed], params, take)
 
     def bad_losses(self) -> list[int]:
         bad = []
@@ -175,6 +171,18 @@ class _Added:
 
     def release(self) -> None:
         """Do nothing: each micro-batch freed its graph."""
+
+
+def pass_on(
+    outputs: Sequence[Tensor | GradientEdge], seeds: Sequence[Tensor], params: Sequence[Tensor], take: Take
+) -> None:
+    """Run a backward pass, and give each gradient as soon as it is computed. The graph is retained."""
+    handles = [param.register_hook(_hook(param, take)) for param in params]  # type: ignore[no-untyped-call]
+    try:
+        torch.autograd.grad(outputs, params, seeds, retain_graph=True, allow_unused=True)  # type: ignore[arg-type]
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _gradients(start: Start, params: Sequence[Tensor]) -> Sequence[Tensor | None]:

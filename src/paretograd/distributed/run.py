@@ -20,6 +20,7 @@ from paretograd.autograd.ways import Pairs
 from paretograd.distributed.agreement import raise_together, remember
 from paretograd.distributed.prepare import Work, is_sharded, prepare
 from paretograd.distributed.replicas import ReplicaRows
+from paretograd.distributed.scalarized import losses_of_all, scalarized_gradients
 from paretograd.distributed.settle import check_counts
 from paretograd.distributed.shards import ShardRows, shard_gradients
 from paretograd.errors import NonFiniteGradientError
@@ -31,7 +32,15 @@ Rows = ReplicaRows | ShardRows
 def backward(call: Call) -> Step | None:
     """Run `paretograd.backward` on several processes; None if the call concerns this process alone."""
     work = prepare(call)
-    return None if work is None else _step(work, "several processes share the model, and each holds a part of the rows")
+    if work is None:
+        return None
+    if call.scalarizes:
+        with _undisturbed(work), set_aside(call.aggregator.parameters()):
+            pairs, step = scalarized_gradients(work)
+        with torch.no_grad():
+            accumulate(pairs, call.adds)
+        return step
+    return _step(work, "several processes share the model, and each holds a part of the rows")
 
 
 def step(call: Call, sums: Sums, problem: Exception | None) -> Step | None:
@@ -79,7 +88,7 @@ def _step(work: Work, reason: str) -> Step:
             if call.keep_rows:
                 kept = _KeptRows(work, rows)
             if "losses" in aggregator.needs and work.mine.sums is None:
-                aggregator.observe(work.values())
+                aggregator.observe(losses_of_all(work))
             if kept is not None and isinstance(aggregator, RowAggregator):
                 pairs, one = aggregate_rows(
                     aggregator,

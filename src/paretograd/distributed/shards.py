@@ -22,6 +22,9 @@ from paretograd.autograd.rows import Rows
 from paretograd.distributed.prepare import Work
 from paretograd.errors import ParameterError
 
+#: The tensors at which a backward pass starts, and the gradients to start with.
+Start = tuple[Sequence[Tensor], Sequence[Tensor]]
+
 #: With at least this many losses per process, rows take so much more memory than whole parameters that these are
 #: gathered once for all passes.
 _MANY = 4
@@ -101,7 +104,7 @@ class ShardRows:
         for params, w in zip(self._groups, weights, strict=True):
             found += self._rows.combine(params, w, keep=self._keep)
         found += self._own_rows.combine(self._own, ones)
-        return [(param, _like(part.to(local(param)), param)) for param, part in found]
+        return as_grads(found)
 
     def release(self) -> None:
         """Do nothing: the last pass freed the graph."""
@@ -109,15 +112,33 @@ class ShardRows:
 
 def shard_gradients(work: Work) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
     """Yield the number of each loss, and the parameters that it reaches with the shards of their gradients."""
+    chosen = work.chosen
+    for number, pairs in _passes(work, [_start(work.losses, k, float(work.scales[k])) for k in chosen]):
+        yield chosen[number], pairs
+
+
+def shard_sum(work: Work, start: Start) -> list[tuple[Tensor, Tensor]]:
+    """Return the parameters with the shards of their gradients, from one pass that starts at several losses."""
+    ((_, pairs),) = _passes(work, [start])
+    return pairs
+
+
+def as_grads(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    """Turn shards into gradients, in the dtype and with the placements of the parameters."""
+    return [(param, _like(part.to(local(param)), param)) for param, part in pairs]
+
+
+def _passes(work: Work, starts: Sequence[Start]) -> Iterator[tuple[int, list[tuple[Tensor, Tensor]]]]:
+    """Yield the number of each pass, and the parameters that it reaches with the shards of their gradients."""
     params, records = [*work.common, *work.own], work.layout.records.values()
     touched = [*params, *work.graph.leaves, *(record.shard for record in records)]
     with _set_aside(touched), _synchronised(records):
-        for k in work.chosen:
-            last = k == work.chosen[-1]
+        for k, (outputs, seeds) in enumerate(starts):
+            last = k == len(starts) - 1
             for tensor in touched:
                 tensor.grad = None
-            with _gathered(records, last, work.m >= _MANY * work.layout.ranks.size):
-                _backward(work.losses, k, float(work.scales[k]), work.call.retain_graph or not last)
+            with _gathered(records, last, len(starts) >= _MANY * work.layout.ranks.size):
+                torch.autograd.backward(outputs, seeds, retain_graph=work.call.retain_graph or not last)
             yield k, _taken(params)
 
 
@@ -159,14 +180,13 @@ def _copies(param: Any, size: int) -> int:
     return size // shards
 
 
-def _backward(losses: Losses, k: int, scale: float, retain_graph: bool) -> None:
-    """Run the backward pass of one loss, through the hooks of the engine."""
-    if isinstance(losses, Tensor):
-        seed = torch.zeros_like(losses)
-        seed[k] = scale
-        torch.autograd.backward([losses], [seed], retain_graph=retain_graph)
-    else:
-        torch.autograd.backward([losses[k]], [torch.full_like(losses[k], scale)], retain_graph=retain_graph)
+def _start(losses: Losses, k: int, scale: float) -> Start:
+    """Return the tensor at which the backward pass of one loss starts, and the gradient to start with."""
+    if not isinstance(losses, Tensor):
+        return [losses[k]], [torch.full_like(losses[k], scale)]
+    seed = torch.zeros_like(losses)
+    seed[k] = scale
+    return [losses], [seed]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from paretograd.checks import as_count, as_number
 from paretograd.errors import InfeasibleCapError, InputError, ParameterError
 from paretograd.federated.aggregation import Bound, Combined, Rule, combine_updates
 from paretograd.federated.replies import Arrays, Dropped, check_replies, fault
+from paretograd.scalarizations.base import Weighting
 
 #: Suffixes of torch's running statistics, which are averaged if no names are given.
 _STATISTICS = ("running_mean", "running_var")
@@ -316,5 +317,7 @@ def _check_rule(rule: object) -> None:
         raise ParameterError(f"rule={rule!r} is a name: give the rule itself, pg.get({rule!r})")
     if isinstance(rule, type):
         raise ParameterError(f"rule={rule.__name__} is a class: give an instance, {rule.__name__}(...)")
+    if isinstance(rule, Weighting):
+        raise ParameterError(f"rule={rule!r} sees losses, and the server has none: give a rule such as pg.MGDA()")
     if not (isinstance(rule, Aggregator) or callable(rule)):
         raise ParameterError(f"rule={rule!r}: give a rule of the library, such as pg.MGDA(), or a function")

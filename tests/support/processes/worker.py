@@ -27,6 +27,7 @@ from support.processes import (  # noqa: F401
     objectives,
     recipes,
     row_rules,
+    scalarized,
     sharded,
     updates,
 )
