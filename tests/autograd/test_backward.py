@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -286,3 +287,21 @@ def test_a_step_that_is_not_finite_is_not_trusted(residual: float | None) -> Non
     step.residual = None if residual is None else torch.tensor(residual)
     assert not step.trusted
     assert residual is None or math.isnan(step.metrics()["mo/trusted"])
+
+
+@pytest.mark.parametrize("engine", ["jacobian", "batched", "gramian"])
+def test_weights_beyond_float32(engine: Any) -> None:
+    """Gradients 40 orders of magnitude apart in float32: the shorter one's weight exceeds the range of float32."""
+    torch.manual_seed(0)
+    net, x = nn.Linear(4, 2), torch.randn(5, 4)
+
+    def losses() -> list[Tensor]:
+        y = net(x)
+        return [y.mean() * 1e18 + y[:, 0].mean() * 3e17, -y.mean() * 1e-22 + y[:, 1].mean() * 1e-23]
+
+    step = pg.backward(losses(), pg.UPGrad(), engine=engine)
+    assert step.weights.max() > 1e39
+    J = torch.cat([block.flatten(1).double() for block in pg.jacobian(losses(), list(net.parameters()))], dim=1)
+    want = pg.UPGrad()(J)
+    got = torch.cat([param.grad.flatten().double() for param in net.parameters() if param.grad is not None])
+    assert (got - want).norm() <= 1e-6 * want.norm()  # the rounding of float32

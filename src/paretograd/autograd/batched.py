@@ -22,8 +22,10 @@ from torch.autograd.graph import GradientEdge, Node
 
 from paretograd.autograd.call import Plan, is_private
 from paretograd.autograd.graph import LEAF, Graph, Losses
+from paretograd.autograd.rows import Rows
 from paretograd.autograd.segments import Segment, chunks, joined, segments, whole
 from paretograd.autograd.ways import Pairs, RowsWay, present
+from paretograd.geometry.row_lists import accumulator, factor_dtype
 
 Inputs = Sequence[Tensor | GradientEdge]
 
@@ -315,8 +317,18 @@ def weighted_gradients(
 ) -> list[Tensor | None]:
     """Return the gradient of ``sum_k w_k f_k`` with respect to each parameter, by one plain pass; None if unreached.
 
-    With ``free``, the pass frees the graph, as torch's own does.
+    With ``free``, the pass frees the graph, as torch's own does. If a weight exceeds the range of float32, there is a
+    pass for each loss.
     """
+    if factor_dtype(weights, losses[0].dtype) is not accumulator(losses[0].dtype):
+        rows = Rows(len(weights), losses[0].device)
+        for k, unit in enumerate(torch.eye(len(weights), dtype=torch.float64, device="cpu")):
+            last = k == len(weights) - 1
+            for param, grad in zip(params, weighted_gradients(losses, params, unit, free=free and last), strict=True):
+                if grad is not None:
+                    rows.give(param, k, grad)
+        found = {id(param): grad for param, grad in rows.combine(params, weights)}
+        return [found.get(id(param)) for param in params]
     if isinstance(losses, Tensor):
         outputs, seeds = [losses], [weights.to(losses)]
     else:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from paretograd.geometry.row_lists import accumulator
+from paretograd.geometry.row_lists import accumulator, factor_dtype
 
 #: Approximate number of entries of a row that are multiplied at a time.
 _SLICE = 8192
@@ -64,5 +64,5 @@ def combination(weights: Tensor, rows: Tensor) -> Tensor:
     if rows.is_complex():
         return torch.view_as_complex(combination(weights, torch.view_as_real(rows)))
     flat = rows.reshape(len(rows), -1)
-    kind = accumulator(rows.dtype)
+    kind = factor_dtype(weights, rows.dtype)
     return (weights.to(device=rows.device, dtype=kind) @ flat.to(kind)).reshape(rows.shape[1:]).to(rows.dtype)

@@ -42,6 +42,17 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
+def factor_dtype(weights: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which rows of this dtype are multiplied by weights: float64 if float32 cannot hold these.
+
+    The weight of a very short gradient beside a very long one may exceed float32's range. Weights on an accelerator are
+    not looked at, since this would wait for it.
+    """
+    kind = accumulator(dtype)
+    small = kind is torch.float64 or not weights.is_cpu or not len(weights)
+    return kind if small or max(map(abs, weights.tolist())) <= torch.finfo(kind).max else torch.float64
+
+
 def flat(row: Tensor) -> Tensor:
     """Return a tensor as a real vector in its own memory order. It must be dense in memory."""
     row = real(row)
@@ -108,7 +119,7 @@ def combine_lists(weights: Tensor, lists: Lists, outputs: Sequence[Tensor]) -> N
     if first.is_cuda and len(weights) <= _MOST_ROWS and kernels() is not None:
         _combine_by_kernel(weights, lists, outputs)
         return
-    kind = accumulator(real(first).dtype)
+    kind = factor_dtype(weights, real(first).dtype)
     rows, results = [[flat(row) for row in tensors] for tensors in lists], [flat(output) for output in outputs]
     if not first.is_cpu:
         factors = weights.to(device=first.device, dtype=kind)
