@@ -13,8 +13,8 @@ from paretograd.aggregators.base import ROWS, Description
 from paretograd.aggregators.equal_angle import ConFIG
 from paretograd.aggregators.rows import (
     Found,
-    Memory,
     RowAggregator,
+    RowMemory,
     RowSource,
     simplex_projection,
     vectors_of,
@@ -34,11 +34,11 @@ def _share(value: object, what: str) -> float:
 
 
 class _Averaging(RowAggregator):
-    """A rule with a `Memory`, and with a few numbers from step to step."""
+    """A rule with a `RowMemory`, and with a few numbers from step to step."""
 
     #: Names of the attributes to save, numbers, arrays or None.
     _saved: tuple[str, ...] = ()
-    _memory: Memory
+    _memory: RowMemory
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, f"_{name}") for name in self._saved} | {ROWS: self._memory.state()}
@@ -89,7 +89,7 @@ class MoCo(_Averaging):
         if not 0.0 < self.beta <= 1.0:
             raise ParameterError(f"beta={self.beta:g}: the share of the new gradients is above 0 and at most 1")
         self._w: Array | None = None
-        self._memory = Memory()
+        self._memory = RowMemory()
 
     @property
     def guarantee(self) -> Guarantee:
@@ -138,7 +138,7 @@ class ExcessMTL(_Averaging):
         self.lr = as_rate(lr, "lr")
         self._w: Array | None = None
         self._first: Array | None = None
-        self._memory = Memory()
+        self._memory = RowMemory()
 
     @property
     def guarantee(self) -> Guarantee:
@@ -190,7 +190,7 @@ class DBMTL(_Averaging):
     def __init__(self, beta: float = 0.9, eps: float = 1e-8) -> None:
         self.beta, self.eps = _share(beta, "beta"), as_rate(eps, "eps")
         self._losses: Array | None = None
-        self._memory = Memory()
+        self._memory = RowMemory()
 
     @property
     def guarantee(self) -> Guarantee:
@@ -246,7 +246,7 @@ class MConFIG(_Averaging):
             raise ParameterError(f"betas={betas!r}: give two numbers, for gradients and for squares")
         self.betas, self.eps = (_share(betas[0], "betas[0]"), _share(betas[1], "betas[1]")), as_rate(eps, "eps")
         self._counts: list[int] = []
-        self._memory = Memory(extra=2)  # the last momentum, and the average of squares
+        self._memory = RowMemory(extra=2)  # the last momentum, and the average of squares
         self._config = ConFIG()
 
     @property

@@ -153,7 +153,7 @@ def weighted(rows: Tensor, weights: Array) -> Tensor:
     return torch.einsum("k,k...->...", factors, rows)
 
 
-class Memory:
+class RowMemory:
     """A tensor for each block, which a rule keeps from step to step. It is zero at first.
 
     The tensors belong to parameters, and are saved in the order in which these were first seen. After a state was
