@@ -101,6 +101,18 @@ def test_the_rules_made_of_projections_agree_with_least_squares(jacobian: Tensor
     assert abs(np.linalg.norm(ref.greedy_dcp(J)) - longest) <= 1e-9 * largest
 
 
+# Aligned-MTL
+
+
+@given(well_conditioned_jacobians(max_m=8))
+def test_alignment_is_the_polar_factor(jacobian: Tensor) -> None:
+    J = jacobian.numpy()
+    U, S, Vt = np.linalg.svd(J, full_matrices=False)
+    for scale, sigma in (("min", S[-1]), ("rmse", float(np.sqrt(np.mean(S**2))))):
+        d = sigma * Vt.T @ (U.T @ np.full(len(J), 1.0 / len(J)))
+        assert difference(ref.aligned_mtl(J, scale), d) <= 1e-12
+
+
 # The power-mean equation
 
 

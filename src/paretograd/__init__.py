@@ -7,6 +7,7 @@ tensor([0.4000, 0.7000])
 """
 
 from paretograd import descent, distributed, subproblem
+from paretograd.aggregators.aligned import AlignedMTL
 from paretograd.aggregators.base import Aggregator, Description, GramianAggregator
 from paretograd.aggregators.baselines import RGW, ClippedMGDA
 from paretograd.aggregators.batches import CrossAggregator, MoDo, SDMGrad
@@ -15,8 +16,11 @@ from paretograd.aggregators.coordinates import GradDrop, TrimmedMean
 from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
 from paretograd.aggregators.gradnorm import GradNorm
+from paretograd.aggregators.gradvac import GradVac
+from paretograd.aggregators.krum import Krum
 from paretograd.aggregators.mixed import Mixed
 from paretograd.aggregators.moments import DBMTL, ExcessMTL, MConFIG, MoCo
+from paretograd.aggregators.momentum import CRMOGM
 from paretograd.aggregators.named import (
     MGDA,
     CAGrad,
@@ -31,9 +35,11 @@ from paretograd.aggregators.named import (
 from paretograd.aggregators.normalized import Normalized
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL
+from paretograd.aggregators.priority import PCD
 from paretograd.aggregators.registry import get, names
 from paretograd.aggregators.rows import RowAggregator
 from paretograd.aggregators.subproblem import Subproblem, SubproblemSolution
+from paretograd.aggregators.wrappers import ClippedRows, UnitRows
 from paretograd.autograd.accumulation import Accumulation, accumulate
 from paretograd.autograd.backward import backward
 from paretograd.autograd.capture import CapturedStep, capture
@@ -85,6 +91,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "COSMOS",
+    "CRMOGM",
     "DBMTL",
     "DWA",
     "FAMO",
@@ -94,6 +101,7 @@ __all__ = [
     "METRIC_RESULTS",
     "MGDA",
     "PBI",
+    "PCD",
     "PIVRG",
     "RESULTS",
     "RGW",
@@ -101,12 +109,14 @@ __all__ = [
     "STCH",
     "Accumulation",
     "Aggregator",
+    "AlignedMTL",
     "Blend",
     "CAGrad",
     "CappedMGDA",
     "CapturedStep",
     "ChiSquareMGDA",
     "ClippedMGDA",
+    "ClippedRows",
     "ConFIG",
     "CrossAggregator",
     "DTypeError",
@@ -121,6 +131,7 @@ __all__ = [
     "FairGrad",
     "GradDrop",
     "GradNorm",
+    "GradVac",
     "GramianAggregator",
     "GreedyDCP",
     "Guarantee",
@@ -129,6 +140,7 @@ __all__ = [
     "HypothesisError",
     "InfeasibleCapError",
     "InputError",
+    "Krum",
     "Layer",
     "LogSum",
     "MConFIG",
@@ -178,6 +190,7 @@ __all__ = [
     "UPGrad",
     "UncertaintyWeighting",
     "Unconflicting",
+    "UnitRows",
     "UnknownNameError",
     "UpdateCertificate",
     "Verdict",

@@ -17,17 +17,25 @@ class Status(Enum):
     OPTIMAL = "solved: the optimality conditions hold to rounding"
     STATIONARY = "Pareto stationary: no direction decreases every objective, so the direction is zero"
     APPROXIMATE = "solved approximately, by a conic solver or by sweeps: the residual says how far it may be off"
+    INFEASIBLE = "the rule's constraints exclude each other: the direction is the one that the rule falls back to"
     DEGENERATE = "the method's formula has no value here (a division by zero); the direction is zero"
     INACCURATE = "not solved to rounding: the residual says how far the optimality conditions are off"
 
     @property
     def ok(self) -> bool:
         """True if the weights are the method's own answer."""
-        return self in (Status.OPTIMAL, Status.STATIONARY, Status.APPROXIMATE)
+        return self in (Status.OPTIMAL, Status.STATIONARY, Status.APPROXIMATE, Status.INFEASIBLE)
 
 
 #: Statuses from best to worst. A batch has the status of its worst item.
-SEVERITY = (Status.OPTIMAL, Status.STATIONARY, Status.APPROXIMATE, Status.DEGENERATE, Status.INACCURATE)
+SEVERITY = (
+    Status.OPTIMAL,
+    Status.STATIONARY,
+    Status.APPROXIMATE,
+    Status.INFEASIBLE,
+    Status.DEGENERATE,
+    Status.INACCURATE,
+)
 
 
 class Point(NamedTuple):

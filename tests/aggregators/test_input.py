@@ -55,6 +55,8 @@ def test_all_gradients_tiny_or_huge(row: Row, scale: float) -> None:
     J = scale * torch.randn(row.objectives, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     base = row.make()(J / scale)
     degree = row.make().guarantee.degree
+    if degree is None:
+        pytest.skip("the rule does not promise it")
     assert torch.allclose(row.make()(J) / scale**degree, base, rtol=1e-9, atol=1e-12 * float(base.abs().max()))
 
 
@@ -63,7 +65,10 @@ def test_all_gradients_tiny_or_huge(row: Row, scale: float) -> None:
 def test_squares_that_underflow(row: Row, scale: float) -> None:
     """A Jacobian is scaled before it is squared; a Gramian keeps its digits as long as float64 does."""
     J = torch.randn(row.objectives, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    base, factor = row.make()(J), scale ** row.make().guarantee.degree
+    degree = row.make().guarantee.degree
+    if degree is None:
+        pytest.skip("the rule does not promise it")
+    base, factor = row.make()(J), scale**degree
     close = {"rtol": 1e-9, "atol": 1e-11 * float(base.abs().max())}
     assert torch.allclose(row.make()(scale * J) / factor, base, **close)
     batch = torch.stack([J, scale * J, torch.zeros_like(J)])

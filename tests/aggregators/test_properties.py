@@ -74,6 +74,8 @@ def test_homogeneity(row: Row, name: str) -> None:
     """A(tJ) = t^degree A(J). Powers of two scale without rounding, so only the last bits may differ."""
     J = FAMILIES[name].make(row.objectives, 8, 5)
     degree = row.make().guarantee.degree
+    if degree is None:
+        pytest.skip("the rule does not promise it")
     base = row.make()(J)
     for power in (-50, -17, 1, 50):
         t = 2.0**power
@@ -111,6 +113,8 @@ def test_low_precision_jacobians_are_aggregated_exactly(row: Row, dtype: torch.d
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_low_precision_gramians_give_usable_weights(row: Row, dtype: torch.dtype) -> None:
     """Entries off by eps move the answer by about eps times the condition, here below 100."""
+    if row.selects:
+        pytest.skip("gradients of equal length and angle nearly tie")
     J = FAMILIES["well_conditioned"].make(row.objectives, 9, 3)
     w = row.make().weights(pg.gramian(J).to(dtype))
     assert w.dtype == dtype

@@ -15,7 +15,7 @@ from paretograd import aggregators
 from paretograd.aggregators.registry import FURTHER, REGISTRY
 
 #: Rules made from other rules, or from s and r. They have no name in the registry.
-COMPOSED = {pg.Blend, pg.Mixed, pg.Normalized, pg.Subproblem}
+COMPOSED = {pg.Blend, pg.CRMOGM, pg.ClippedRows, pg.Mixed, pg.Normalized, pg.Subproblem, pg.UnitRows}
 #: Rules that the shared table compares with no reference, and why.
 WITHOUT_REFERENCE = {
     "clipped-mgda": "it clips the weights of MGDA, which are not unique if the gradients are dependent",

@@ -76,7 +76,9 @@ def restored() -> pg.PIVRG:
     "rule",
     [
         *(
-            pg.get(name, **({"seed": 7} if name == "rgw" else {"cap": 0.6} if name == "capped-mgda" else {}))
+            pg.get(
+                name, **({"seed": 7} if name in ("rgw", "gradvac") else {"cap": 0.6} if name == "capped-mgda" else {})
+            )
             for name in NAMES
         ),
         *(pg.Mean([1 / 3, 2.0, 0.1]), pg.CappedMGDA(cap=np.float64(1 / 3 + 0.1)), pg.CappedMGDA(eps=2 / 3)),

@@ -20,6 +20,11 @@ RULES: dict[str, Callable[[], pg.Aggregator]] = {
     "mixed": lambda: pg.Mixed([pg.RGW(seed=3), pg.UPGrad(), pg.MGDA()], pg.RoundRobin(2)),
     "mas-rand": lambda: pg.get("mas-rand"),
     "blend": lambda: pg.Blend([pg.UPGrad(), pg.RGW(seed=4)]),
+    "gradvac": lambda: pg.GradVac(seed=5),
+    "gradvac, given order": lambda: pg.GradVac(order="given"),
+    "pcd": lambda: pg.PCD(tau=0.3, beta=0.5),
+    "cr-mogm": lambda: pg.CRMOGM(pg.UPGrad(), 0.5),
+    "cr-mogm of a rule with state": lambda: pg.UnitRows(pg.CRMOGM(pg.GradVac(seed=6))).normalized(),
     "without state": pg.UPGrad,
 }
 rules = pytest.mark.parametrize("make", RULES.values(), ids=list(RULES))

@@ -32,6 +32,7 @@ class Row:
             package. None: the row is not compared with one.
         ill_conditioned: next to a stationary point, at distance gamma from it, rounding changes the direction by up to
             ``1e-14 / gamma**2``: gamma enters as gamma^2, a difference of the Gramian's entries.
+        selects: the rule selects gradients, and rounding decides near ties.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Row:
     fits: Callable[[int], bool] = lambda m: True
     reference: Callable[[Array], Array] | None = None
     ill_conditioned: bool = False
+    selects: bool = False
 
     @property
     def objectives(self) -> int:
@@ -54,6 +56,20 @@ def later(rule: pg.Aggregator, steps: int) -> pg.Aggregator:
 
 def _entropic(J: Array) -> Array:
     return ref.entropic(J, 0.1 * float((J**2).sum(axis=1).mean())).direction
+
+
+def _vaccinated(target: float) -> Callable[[Array], Array]:
+    """GradVac's first direction, with the same target for every pair."""
+    return lambda J: ref.gradvac(J, np.full((len(J), len(J)), target))[0]
+
+
+def _rescaled_upgrad(J: Array, *, clipped: bool) -> Array:
+    """UPGrad of unit gradients, or of clipped ones: a projection does not depend on the lengths of the others."""
+    norms = ref.float64.unit_rows(J)[1]
+    factors = 1.0 / np.where(norms > 0.0, norms, 1.0)
+    if clipped:
+        factors = np.minimum(factors, 1.0)
+    return np.asarray(factors @ ref.projected_gradients(J) / len(J))
 
 
 _PLAIN = [
@@ -122,12 +138,57 @@ _PLAIN = [
     Row("pcgrad", pg.PCGrad, reference=ref.pcgrad),
     Row("pcgrad(original)", lambda: pg.PCGrad(order="shuffled", reduction="sum", seed=0)),
     Row("pcgrad+", pg.PCGradPlus, reference=ref.pcgrad_plus),
+    Row("gradvac", lambda: pg.GradVac(seed=0)),
+    Row("gradvac(0)", lambda: pg.GradVac(order="given"), reference=_vaccinated(0.0)),
+    Row(
+        "gradvac(.6)",
+        lambda: pg.GradVac(target=0.6, order="given"),
+        reference=_vaccinated(0.6),
+        ill_conditioned=True,
+    ),
+    Row(
+        "gradvac(-.3, mean)",
+        lambda: pg.GradVac(target=-0.3, order="given", reduction="mean"),
+        reference=lambda J: _vaccinated(-0.3)(J) / len(J),
+        ill_conditioned=True,
+    ),
+    Row("pcd", pg.PCD, reference=lambda J: ref.pcd(J, 0.02), ill_conditioned=True),
+    Row("pcd(0)", lambda: pg.PCD(tau=0.0), reference=lambda J: ref.pcd(J, 0.0), ill_conditioned=True),
+    Row("pcd(.5)", lambda: pg.PCD(tau=0.5), reference=lambda J: ref.pcd(J, 0.5), ill_conditioned=True),
     Row("imtl-g", pg.IMTLG, reference=lambda J: ref.imtl_g(J).direction),
     Row("config", pg.ConFIG, reference=ref.config, ill_conditioned=True),
+    Row("aligned-mtl", pg.AlignedMTL, reference=ref.aligned_mtl, ill_conditioned=True),
+    Row("aligned-mtl(.5,.3,.2)", lambda: pg.AlignedMTL(preference=[0.5, 0.3, 0.2]), lambda m: m == 3),
+    Row(
+        "aligned-mtl(median)",
+        lambda: pg.AlignedMTL("median"),
+        reference=lambda J: ref.aligned_mtl(J, "median"),
+        ill_conditioned=True,
+    ),
     Row("rgw", lambda: pg.RGW(seed=0)),
+    Row("krum", pg.Krum, reference=ref.krum, selects=True),
+    Row("krum(1)", lambda: pg.Krum(attackers=1), lambda m: m >= 5, selects=True),
+    Row("krum(0,2)", lambda: pg.Krum(0, selected=2), reference=lambda J: ref.krum(J, 0, 2), selects=True),
+    Row("krum(multi)", lambda: pg.Krum(selected=None), reference=lambda J: ref.krum(J, selected=None), selects=True),
     Row("greedy-dcp", pg.GreedyDCP, reference=ref.greedy_dcp, ill_conditioned=True),
     Row("blend(mgda,mean)", lambda: pg.Blend([pg.MGDA(), pg.Mean()])),
     Row("blend(mgda,upgrad,dualproj)", lambda: pg.Blend([pg.MGDA(), pg.UPGrad(), pg.DualProj()], [1.0, 2.0, 3.0])),
+    Row("unit-rows(upgrad)", lambda: pg.UnitRows(pg.UPGrad()), reference=lambda J: _rescaled_upgrad(J, clipped=False)),
+    Row("unit-rows(mgda)", lambda: pg.UnitRows(pg.MGDA())),
+    Row(
+        "unit-rows(mean)", lambda: pg.UnitRows(pg.Mean()), reference=lambda J: ref.float64.unit_rows(J)[0].mean(axis=0)
+    ),
+    Row("unit-rows(nash-mtl)", lambda: pg.UnitRows(pg.NashMTL())),
+    Row(
+        "clipped-rows(upgrad)",
+        lambda: pg.ClippedRows(pg.UPGrad()),
+        reference=lambda J: _rescaled_upgrad(J, clipped=True),
+    ),
+    Row("clipped-rows(dualproj)", lambda: pg.ClippedRows(pg.DualProj(), 0.3)),
+    Row("clipped-rows(mgda)", lambda: pg.ClippedRows(pg.MGDA(), 2.0)),
+    Row("cr-mogm(mgda)", lambda: pg.CRMOGM(pg.MGDA())),
+    Row("cr-mogm(upgrad)", lambda: pg.CRMOGM(pg.UPGrad(), 0.5), reference=ref.upgrad),
+    Row("cr-mogm(upgrad), 0", lambda: pg.CRMOGM(pg.UPGrad(), 0.0)),
     Row("mas-rand", lambda: pg.get("mas-rand", seed=0)),
     Row("mas-rr(1), second", lambda: later(pg.get("mas-rr(1)"), 1)),
     Row("mas-rr(1), third", lambda: later(pg.get("mas-rr(1)"), 2)),
@@ -152,6 +213,12 @@ _ONLY_EXACT = [
         lambda: pg.CappedMGDA(eps=0.8),
         reference=lambda J: ref.min_norm_point(J, 1.25 / len(J)).direction,
     ),
+    Row(
+        "aligned-mtl(rmse)",
+        lambda: pg.AlignedMTL("rmse"),
+        reference=lambda J: ref.aligned_mtl(J, "rmse"),
+        ill_conditioned=True,
+    ),
     Row("cagrad(.4)", lambda: pg.CAGrad(0.4), reference=lambda J: ref.cagrad(J, 0.4)),
     Row("cagrad(2)", lambda: pg.CAGrad(2.0), reference=lambda J: ref.cagrad(J, 2.0), ill_conditioned=True),
     Row("pcgrad(sum)", lambda: pg.PCGrad(reduction="sum"), reference=lambda J: ref.pcgrad(J, reduction="sum")),
@@ -159,7 +226,7 @@ _ONLY_EXACT = [
 
 
 def _starred(row: Row) -> Row:
-    return Row(f"{row.id}*", lambda: row.make().normalized(), row.fits)
+    return Row(f"{row.id}*", lambda: row.make().normalized(), row.fits, selects=row.selects)
 
 
 ROWS: list[Row] = _PLAIN + [_starred(row) for row in _PLAIN]

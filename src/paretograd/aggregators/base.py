@@ -139,9 +139,16 @@ class Aggregator(ABC):
         """Join all calls inside this context into one step, for a rule that changes with the step, such as `Mixed`.
 
         A batch is one step, and so are all groups of one `backward`. Use this if you aggregate parts of a step
-        separately.
+        separately. A rule that keeps numbers from step to step, such as `GradVac`, keeps them for each call of a step.
         """
         return nullcontext()
+
+    def _turn_to(self, part: int) -> None:
+        """Within a step, let the next call count as this one, from 0, for a rule that keeps something for each call.
+
+        Use this if calls are left out: a run that has stopped must not pass its state on to the next one.
+        """
+        return  # most rules keep nothing
 
     def normalized(self) -> Aggregator:
         """Return the paper's starred variant (UPGrad*), whose weights are divided by the sum of their magnitudes."""

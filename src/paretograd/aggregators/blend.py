@@ -79,6 +79,10 @@ class Blend(Aggregator):
                 steps.enter_context(rule.one_step())
             yield
 
+    def _turn_to(self, part: int) -> None:
+        for rule in self.aggregators:
+            rule._turn_to(part)
+
     def _answer(self, G: Array, eps: float) -> Outcome:
         return self._blend(lambda rule: rule._answer(G, eps))
 

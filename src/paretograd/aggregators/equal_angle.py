@@ -7,37 +7,12 @@ import math
 import numpy as np
 
 from paretograd.aggregators.base import Description, GramianAggregator
-from paretograd.geometry.cones import FLOAT32_ROWS
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Status
-from paretograd.solvers.lapack import pivoted_qr, solve_factored, solve_spd, solve_triangular, spanning_rows
-
-#: If all squared Cholesky pivots exceed this, the rank is full, for any order of the rows.
-_INDEPENDENT = 1e-6
-
-
-def _weights_if_independent(unit: UnitGramian) -> Array | None:
-    """Return weights y of the unit gradients with ``C y = 1``, or None if C may be singular."""
-    return solve_spd(unit.C.copy(), np.ones(len(unit.norms)), max(_INDEPENDENT, 100.0 * unit.resolution**2))
-
-
-def _spectrum(unit: UnitGramian) -> tuple[Array, Array]:
-    """Return the positive eigenvalues of C and their vectors. The rank does not depend on the order of the rows."""
-    values, vectors = np.linalg.eigh(unit.C)
-    kept = values > max(unit.resolution**2, len(values) * unit.eps)
-    return values[kept], vectors[:, kept]
-
-
-def _rounding(unit: UnitGramian) -> float:
-    """Return the rounding error of slopes, coefficients and sums of order one, from the rows or the Gramian."""
-    return max(FLOAT32_ROWS, 8.0 * unit.eps)
-
-
-def _without_rounding(values: Array, unit: UnitGramian) -> Array:
-    """Return the values, with those below the rounding error set to zero."""
-    return np.where(np.abs(values) > _rounding(unit), values, 0.0)
+from paretograd.solvers.lapack import pivoted_qr, solve_factored, solve_triangular, spanning_rows
+from paretograd.solvers.rank import rounding, spectrum, weights_if_independent, without_rounding
 
 
 def _impartial(unit: UnitGramian) -> Array:
@@ -47,19 +22,19 @@ def _impartial(unit: UnitGramian) -> Array:
     ``pinv(G) = pinv(D M)' inv(B B') pinv(D M)``. Coefficients of M below the rounding error are set to zero. The norms
     may range over many decades, and a long gradient would amplify such coefficients to the size of a short one.
     """
-    y = _weights_if_independent(unit)
+    y = weights_if_independent(unit)
     if y is not None:
         return np.asarray(y * (unit.norms.min() / unit.norms))
     # Sort by decreasing norm: the given order then has no effect, and Householder's method is accurate row by row.
     order = np.argsort(-unit.norms, kind="stable")
     norms = unit.norms[order] / (math.sqrt(unit.norms.min()) * math.sqrt(unit.norms.max()))
-    values, vectors = _spectrum(unit)
+    values, vectors = spectrum(unit)
     vectors = vectors[order]
     M, factor = spanning_rows((vectors * values) @ vectors.T, len(values))
-    Q, R, columns = pivoted_qr(_without_rounding(M, unit) * norms[:, None])
+    Q, R, columns = pivoted_qr(without_rounding(M, unit) * norms[:, None])
     slopes = np.empty(len(values))
     slopes[columns] = solve_triangular(R, Q.T @ norms)
-    y = solve_factored(factor, _without_rounding(slopes, unit))
+    y = solve_factored(factor, without_rounding(slopes, unit))
     weights = np.empty(len(norms))
     weights[order] = Q @ solve_triangular(R, y[columns], transposed=True)
     return weights
@@ -92,7 +67,7 @@ class IMTLG(GramianAggregator):
             return Outcome(np.zeros(unit.m), Status.STATIONARY)
         weights = _impartial(unit)
         total, size = float(weights.sum()), float(np.abs(weights).sum())
-        if abs(total) <= _rounding(unit) * size:
+        if abs(total) <= rounding(unit) * size:
             return Outcome(np.zeros(unit.m), Status.DEGENERATE, 1.0, 1)
         return Outcome(unit.expand(weights / total), Status.OPTIMAL, 0.0, 1)
 
@@ -123,20 +98,20 @@ class ConFIG(GramianAggregator):
     def _solve(self, unit: UnitGramian) -> Outcome:
         if not len(unit.norms):
             return Outcome(np.zeros(unit.m), Status.STATIONARY)
-        y = _weights_if_independent(unit)
+        y = weights_if_independent(unit)
         if y is not None:  # all slopes are one
             weights = y * (unit.norms.sum() / y.sum() / unit.norms)
             return Outcome(unit.expand(weights), Status.OPTIMAL, 0.0, 1)
-        values, vectors = _spectrum(unit)
+        values, vectors = spectrum(unit)
         shares = vectors.sum(axis=0)
-        slopes = _without_rounding(vectors @ shares, unit)
+        slopes = without_rounding(vectors @ shares, unit)
         if not slopes.any():
             return Outcome(np.zeros(unit.m), Status.DEGENERATE, 1.0, 1)
         length = float(unit.norms @ slopes)
-        if abs(length) <= _rounding(unit) * float(unit.norms @ np.abs(slopes)):
+        if abs(length) <= rounding(unit) * float(unit.norms @ np.abs(slopes)):
             return Outcome(np.zeros(unit.m), Status.OPTIMAL, 0.0, 1)
         y = vectors @ (shares / values)
         # A coefficient that is only rounding would become the largest weight if its gradient were by far the shortest.
-        y[np.abs(y) <= min(_rounding(unit), 8.0 * unit.eps / float(values.min())) * np.abs(y).max()] = 0.0
+        y[np.abs(y) <= min(rounding(unit), 8.0 * unit.eps / float(values.min())) * np.abs(y).max()] = 0.0
         y *= length / float(shares @ (shares / values))
         return Outcome(unit.expand(y / unit.norms), Status.OPTIMAL, 0.0, 1)

@@ -139,6 +139,10 @@ class Mixed(Aggregator):
             self._answered = True
             return answer
 
+    def _turn_to(self, part: int) -> None:
+        if self._open is not None:  # the acting rule is then in a step, too
+            self._act(lambda rule: rule._turn_to(part))
+
     def _answer(self, G: Array, eps: float) -> Outcome:
         return self._act(lambda rule: rule._answer(G, eps))
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
-
-from torch import Tensor
-
 from paretograd.aggregators.base import Aggregator, Description
+from paretograd.aggregators.wrappers import Wrapper
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Status
 
 
-class Normalized(Aggregator):
+class Normalized(Wrapper):
     r"""A rule rescaled so that the magnitudes of its weights sum to one (appendix "Methods").
 
     $$ w \leftarrow w / \|w\|_1 $$
@@ -29,10 +24,9 @@ class Normalized(Aggregator):
     """
 
     def __init__(self, aggregator: Aggregator) -> None:
-        self.aggregator: Aggregator = aggregator if not isinstance(aggregator, Normalized) else aggregator.aggregator
+        super().__init__(aggregator if not isinstance(aggregator, Normalized) else aggregator.aggregator)
         self.name = f"{self.aggregator.name}*"  # type: ignore[misc]
         self.label = f"{self.aggregator.label}*"  # type: ignore[misc]
-        self.needs = self.aggregator.needs
         inner = self.aggregator.description
         self.description = Description(  # type: ignore[misc]
             formula=f"{inner.formula}; then w <- w / |w|_1",
@@ -45,24 +39,12 @@ class Normalized(Aggregator):
     def guarantee(self) -> Guarantee:
         return self.aggregator._starred_guarantee()
 
-    def observe(self, losses: Tensor | Sequence[float]) -> None:
-        self.aggregator.observe(losses)
-
-    def one_step(self) -> AbstractContextManager[None]:
-        return self.aggregator.one_step()
-
     def _answer(self, G: Array, eps: float) -> Outcome:
         outcome = self.aggregator._least_answer(G, eps)
         size = float(abs(outcome.weights).sum())
         if size > 0.0:
             return outcome._replace(weights=outcome.weights / size)
         return outcome._replace(status=Status.DEGENERATE) if outcome.status is Status.OPTIMAL else outcome
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.aggregator.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.aggregator.load_state_dict(state)
 
     def __repr__(self) -> str:
         return f"{self.aggregator!r}.normalized()"

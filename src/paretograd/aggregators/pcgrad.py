@@ -17,7 +17,7 @@ from paretograd.solution import Outcome, Status, status_of
 from paretograd.solvers.sweeps import Sweep, sweep_in_order, sweep_shuffled, sweep_to_limit
 
 
-def _gather(unit: UnitGramian, coefficients: Array, mean: bool) -> Array:
+def gather(unit: UnitGramian, coefficients: Array, mean: bool) -> Array:
     """Return weights of the sum (or mean) of the projected gradients, from their coefficients for unit gradients."""
     w = (unit.norms @ coefficients) / unit.norms
     full = unit.expand(w, fill=1.0)
@@ -76,7 +76,7 @@ class PCGrad(GramianAggregator):
             after = sweep_in_order(unit.C, start)
         else:
             after = sweep_shuffled(unit.C, start, self._rng.random(unit.C.shape).argsort(axis=1))
-        return Outcome(_gather(unit, after.coefficients, self.reduction == "mean"), steps=1)
+        return Outcome(gather(unit, after.coefficients, self.reduction == "mean"), steps=1)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self._rng is None else {"rng": self._rng.bit_generator.state}
@@ -122,6 +122,6 @@ class PCGradPlus(GramianAggregator):
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         found, reached = sweep_to_limit(unit.C, unit.resolution)
-        weights = _gather(unit, found.weights, mean=True)
+        weights = gather(unit, found.weights, mean=True)
         status = status_of(found.residual, unit.m, found.growth) if reached else Status.APPROXIMATE
         return Outcome(weights, status, found.residual, found.steps)

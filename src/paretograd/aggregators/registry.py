@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
+from paretograd.aggregators.aligned import AlignedMTL
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.baselines import RGW, ClippedMGDA
 from paretograd.aggregators.batches import MoDo, SDMGrad
@@ -22,6 +23,8 @@ from paretograd.aggregators.coordinates import GradDrop, TrimmedMean
 from paretograd.aggregators.dual_cone import GreedyDCP, UPGrad
 from paretograd.aggregators.equal_angle import IMTLG, ConFIG
 from paretograd.aggregators.gradnorm import GradNorm
+from paretograd.aggregators.gradvac import GradVac
+from paretograd.aggregators.krum import Krum
 from paretograd.aggregators.mixed import mas_rand, mas_rr
 from paretograd.aggregators.moments import DBMTL, ExcessMTL, MConFIG, MoCo
 from paretograd.aggregators.named import (
@@ -37,6 +40,7 @@ from paretograd.aggregators.named import (
 )
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL
+from paretograd.aggregators.priority import PCD
 from paretograd.errors import ParameterError, UnknownNameError
 
 _CLASSES: tuple[type[Aggregator], ...] = (
@@ -56,9 +60,13 @@ _CLASSES: tuple[type[Aggregator], ...] = (
     CAGrad,
     PCGrad,
     PCGradPlus,
+    GradVac,
+    PCD,
     IMTLG,
     ConFIG,
+    AlignedMTL,
     RGW,
+    Krum,
     GreedyDCP,
 )
 

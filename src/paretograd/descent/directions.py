@@ -61,9 +61,15 @@ class Directions(NamedTuple):
     stops: Stops
 
 
-def directions(aggregator: Aggregator, here: Evaluation) -> Directions:
-    """Aggregate the gradients of every run; call it within the aggregator's `one_step`."""
-    weights, stops = _weigh(aggregator, here)
+def directions(aggregator: Aggregator, here: Evaluation, runs: NDArray[np.intp]) -> Directions:
+    """Aggregate the gradients of every run; call it within the aggregator's `one_step`.
+
+    Args:
+        aggregator: the rule.
+        here: the runs where they are.
+        runs: their numbers, by which a rule keeps what it learned of each.
+    """
+    weights, stops = _weigh(aggregator, here, runs)
     if weights is here.witness:
         d, norms = here.shortest, here.gamma
     else:
@@ -77,10 +83,10 @@ def directions(aggregator: Aggregator, here: Evaluation) -> Directions:
     return Directions(weights, d, norms, slopes[:, :, 0], stops)
 
 
-def _weigh(aggregator: Aggregator, here: Evaluation) -> tuple[Array, Stops]:
+def _weigh(aggregator: Aggregator, here: Evaluation, runs: NDArray[np.intp]) -> tuple[Array, Stops]:
     """Return the weights ``(B, m)``, computed by the fastest exact method."""
     if isinstance(aggregator, Mixed):
-        return aggregator._act(lambda rule: _weigh(rule, here))
+        return aggregator._act(lambda rule: _weigh(rule, here, runs))
     if type(aggregator) is MGDA:  # its direction is the shortest combination, known from computing gamma
         return here.witness, {}
     closed = closed_form(aggregator) if here.losses.shape[1] == 2 else None
@@ -94,6 +100,7 @@ def _weigh(aggregator: Aggregator, here: Evaluation) -> tuple[Array, Stops]:
         weights[usable] = closed(here.G[usable], here.lengths[usable])
     stops: Stops = {}
     for run in left:
+        aggregator._turn_to(int(runs[run]))
         outcome = aggregator._outcome(here.G[run], EPS)
         weights[run] = outcome.weights
         if outcome.status in _REASONS:

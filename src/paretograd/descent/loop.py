@@ -97,7 +97,7 @@ def step(setting: Setting, state: State, records: Records) -> State:
 
 
 def _step(setting: Setting, state: State, records: Records) -> State:
-    found = directions(setting.aggregator, state.here)
+    found = directions(setting.aggregator, state.here, state.active)
     stops = dict(found.stops)
     if least(found.norms) < setting.stop_norm:
         for row in np.flatnonzero(found.norms < setting.stop_norm).tolist():

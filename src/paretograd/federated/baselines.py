@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.coordinates import trimmed_mean
+from paretograd.aggregators.krum import Krum as KrumRule
 from paretograd.checks import as_count
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import combine, gramian
@@ -33,7 +34,7 @@ class Krum:
         self.attackers = as_count(attackers, "attackers", 0)
 
     def __call__(self, updates: Tensor) -> Tensor:
-        return updates[krum_scores(updates, self.attackers).argmin()].clone()
+        return updates[_chosen(updates, KrumRule(self.attackers))[0]].clone()
 
 
 class MultiKrum:
@@ -51,9 +52,13 @@ class MultiKrum:
         self.kept = None if kept is None else as_count(kept, "kept", 1)
 
     def __call__(self, updates: Tensor) -> Tensor:
-        scores = krum_scores(updates, self.attackers)
-        kept = len(updates) - self.attackers if self.kept is None else min(self.kept, len(updates))
-        return updates[scores.argsort(stable=True)[:kept]].double().mean(dim=0).to(updates.dtype)
+        chosen = _chosen(updates, KrumRule(self.attackers, self.kept))
+        return updates[chosen].double().mean(dim=0).to(updates.dtype)
+
+
+def _chosen(updates: Tensor, rule: KrumRule) -> Tensor:
+    """Return the updates that the rule gives weight."""
+    return rule.weights(gramian(updates).cpu()).nonzero()[:, 0]
 
 
 class CoordinateMedian:
@@ -147,19 +152,6 @@ def _distances(G: Tensor, weights: Tensor) -> Tensor:
     """Return the distance of the weighted combination from each update, ``(m,)``."""
     products = G @ weights
     return (weights @ products - 2.0 * products + G.diagonal()).clamp(min=0.0).sqrt()
-
-
-def krum_scores(updates: Tensor, attackers: int) -> Tensor:
-    """Return the sums of squared distances to the nearest ``m - attackers - 2`` other updates, ``(m,)``."""
-    m = len(updates)
-    nearest = m - attackers - 2
-    if nearest < 1 or m < 2 * attackers + 3:
-        raise ParameterError(f"Krum with attackers={attackers} needs m >= {2 * attackers + 3} updates; got m={m}")
-    G = gramian(updates).cpu()
-    squares = G.diagonal()
-    apart = (squares + squares[:, None] - 2.0 * G).clamp(min=0.0)
-    apart.fill_diagonal_(torch.inf)
-    return apart.sort(dim=1).values[:, :nearest].sum(dim=1)
 
 
 #: All baselines with default parameters, by label.

@@ -42,20 +42,25 @@ def project_dual_cone(unit: UnitGramian, u: Array, *, least: bool = False) -> Po
     return Point(weights, found.residual, found.steps, 1.0 + largest(found.a))
 
 
-def lift_slopes(unit: UnitGramian, slopes: Array) -> Point:
+def lift_slopes(unit: UnitGramian, slopes: Array, *, bounded: bool = True, least: bool = False) -> Point:
     """Return the least multipliers ``v >= 0`` for which ``slopes + G v >= 0``: ``min v'Gv/2 + slopes'v, v >= 0``.
 
-    If the slopes are ``J u``, then ``u + J.T v`` is the projection of u onto the dual cone.
+    If the slopes are ``J u``, then ``u + J.T v`` is the projection of u onto the dual cone. If they are ``J u - b``, it
+    is the projection onto ``{d : J d >= b}``, which may be empty.
 
     Args:
         unit: the Gramian G.
         slopes: shape ``(m,)``.
+        bounded: there are such multipliers. If not, the residual may be infinite.
+        least: return the smallest multipliers if they are not unique.
     """
     q = unit.restrict(slopes) / unit.norms
     size = float(np.abs(q).max(initial=0.0))
     if size == 0.0 or q.min() >= 0.0:
         return Point(np.zeros(unit.m), 0.0, 0)
-    found = solve_nonneg_qp(unit.C, q / size, unit.resolution)
+    found = solve_nonneg_qp(unit.C, q / size, unit.resolution, bounded=bounded)
+    if least and found.residual < np.inf:
+        found = smallest(unit.C, found, unit.norms, unit.resolution)
     return Point(unit.expand(found.a * (size / unit.norms)), found.residual, found.steps, 1.0 + largest(found.a))
 
 

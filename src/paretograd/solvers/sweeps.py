@@ -66,6 +66,43 @@ def sweep_shuffled(C: Array, start: Sweep, orders: NDArray[np.intp]) -> Sweep:
     return Sweep(A, X)
 
 
+def sweep_to_targets(C: Array, targets: Array, orders: NDArray[np.intp], resolution: float) -> tuple[Array, Array]:
+    """One pass that turns gradient k towards each other gradient i until their cosine is at least ``targets[k, i]``.
+
+    What is added along the unit gradient i makes its slope ``factor * rest``, with rest the length of the part of k
+    that is orthogonal to i, and factor the cotangent of the angle wanted. If i and k are opposite, rest is zero, and so
+    is all of k: it then has no cosines, and meets no others.
+
+    Args:
+        C: cosines.
+        targets: at most one, shape ``(m, m)``; the diagonal is not used.
+        orders: gradient k meets the others in the order ``orders[k]``.
+        resolution: of the matrix, see `UnitGramian`. A smaller angle counts as zero.
+
+    Returns:
+        the coefficients of the treated gradients, one row each, and the cosines met, NaN where there is none.
+    """
+    m = len(C)
+    A, X, squares = np.eye(m), C.copy(), np.ones(m)
+    met, rows = np.full((m, m), np.nan), np.arange(m)
+    for i in orders.T:
+        x, length = X[rows, i], np.sqrt(squares)
+        meets = (squares > 0.0) & (i != rows)
+        cosine = np.clip(np.divide(x, length, out=np.zeros(m), where=meets), -1.0, 1.0)
+        met[rows[meets], i[meets]] = cosine[meets]
+        rest = np.sqrt(np.maximum(squares - x * x, 0.0))
+        rest[rest <= resolution * A.sum(axis=1)] = 0.0
+        target = targets[rows, i]
+        factor = target / np.sqrt(np.maximum(1.0 - target * target, resolution**2))
+        turned = meets & (cosine < target)
+        lift = np.where(turned, np.maximum(factor * rest - x, 0.0), 0.0)
+        A[rows, i] += lift
+        X += lift[:, None] * C[i]
+        squares = np.where(turned, rest * rest * (1.0 + factor * factor), squares)
+        X[squares == 0.0] = 0.0
+    return A, met
+
+
 def sweep_to_limit(C: Array, resolution: float) -> tuple[Point, bool]:
     """Sweep in order until the set of half-spaces that are touched settles, then project what is left.
 

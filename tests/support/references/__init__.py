@@ -8,9 +8,12 @@ them.
 """
 
 from . import brute, float64
+from .aligned import aligned_mtl
 from .cagrad import NotUniqueError, cagrad
 from .classic import SlowError, config, imtl_g, pcgrad, pcgrad_plus
 from .cones import dualproj, greedy_dcp, project_dual_cone, projected_gradients, upgrad
+from .gradvac import gradvac
+from .krum import krum
 from .power import (
     StationaryError,
     fairgrad,
@@ -21,6 +24,7 @@ from .power import (
     power_mean_residual,
     power_residual,
 )
+from .priority import pcd
 from .qp import Point, gamma, is_stationary, min_norm_point
 from .robust import chi_square, entropic
 from .spectral import spectral_min_norm_point
@@ -30,6 +34,7 @@ __all__ = [
     "Point",
     "SlowError",
     "StationaryError",
+    "aligned_mtl",
     "brute",
     "cagrad",
     "chi_square",
@@ -39,11 +44,14 @@ __all__ = [
     "fairgrad",
     "float64",
     "gamma",
+    "gradvac",
     "greedy_dcp",
     "imtl_g",
     "is_stationary",
+    "krum",
     "min_norm_point",
     "nash_mtl",
+    "pcd",
     "pcgrad",
     "pcgrad_plus",
     "pivrg",

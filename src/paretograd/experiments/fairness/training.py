@@ -208,11 +208,12 @@ class Training:
     def _advance(self) -> None:
         if not self._groups:
             self._start()
-        losses, G, weights = [], [], []
+        losses: list[Array] = []
+        G, weights = [], []
         with self.aggregator.one_step():
             for group in self._groups:  # while the host weighs the gradients of one, the device works on the other
                 found = group.fetch()
-                weights.append(self._weigh(*found))
+                weights.append(self._weigh(*found, self.active[sum(len(part) for part in losses) :]))
                 group.move(weights[-1])
                 group.start()
                 losses.append(found[0])
@@ -230,10 +231,11 @@ class Training:
         for group in self._groups:
             group.start()
 
-    def _weigh(self, losses: Array, G: Array) -> Array:
+    def _weigh(self, losses: Array, G: Array, seeds: NDArray[np.int_]) -> Array:
         """Return the rule's weights; zeros for classifiers with non-finite values, so that they do not move."""
         found = np.zeros_like(losses)
         for row in np.flatnonzero(finite(losses, G)):
+            self.aggregator._turn_to(int(seeds[row]))
             found[row] = self.aggregator._outcome(G[row], EPS).weights
         return found
 
