@@ -166,6 +166,8 @@ def test_their_weightings_of_rows() -> None:
     excess = from_torchjd(peer.ExcessMTLWeighting())
     assert "rows" in excess.needs
     assert torch.allclose(excess(J), peer.ExcessMTL()(J), rtol=1e-12)
+    again = to_torchjd(from_torchjd(peer.ExcessMTLWeighting()))
+    assert torch.allclose(again(J), peer.ExcessMTL()(J), rtol=1e-12)
 
 
 @pytest.mark.parametrize("rule", [from_torchjd(peer.UPGrad()), from_torchjd(peer.NashMTL(2))], ids=["upgrad", "nash"])

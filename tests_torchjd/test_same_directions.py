@@ -94,8 +94,8 @@ def test_same_direction(pair: Pair) -> None:
 
 def test_nash_mtl_where_their_solver_succeeds() -> None:
     """In TorchJD's NashMTL, ECOS may fail; its last weights are then returned without a word."""
-    solved = 0
-    for seed in SEEDS:
+    solved, seeds = 0, range(40)
+    for seed in seeds:
         J = matrix(seed)
         weights = peer.NashMTL(n_tasks=3).weighting(J)
         products = weights * (J @ J.T @ weights)  # all equal at a solution, as G w = 1 / w up to the length of w
@@ -104,7 +104,7 @@ def test_nash_mtl_where_their_solver_succeeds() -> None:
         solved += 1
         ours, theirs = pg.NashMTL()(J), weights @ J
         assert (ours - theirs).norm() <= 1e-3 * theirs.norm()
-    assert len(SEEDS) // 2 < solved < len(SEEDS)
+    assert 0.8 * len(seeds) < solved < len(seeds)  # 37, which docs/from-torchjd.md says
 
 
 @pytest.mark.parametrize("size", [1e-15, 1e-3, 1e15])

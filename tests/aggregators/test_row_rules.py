@@ -281,11 +281,18 @@ def test_modo_follows_its_paper() -> None:
 
 
 def test_sdmgrad_follows_its_paper() -> None:
-    rule, w = pg.SDMGrad(lam=0.4, lr=0.03, steps=5, preference=[1, 2, 1]), np.full(3, 1 / 3)
     p = np.array([0.25, 0.5, 0.25])
+    for normalize in (False, True):
+        rule = pg.SDMGrad(lam=0.4, lr=0.03, steps=5, normalize=normalize, preference=[1, 2, 1])
+        _compare_sdmgrad(rule, p, normalize)
+
+
+def _compare_sdmgrad(rule: pg.SDMGrad, p: Array, normalize: bool) -> None:
+    w = np.full(3, 1 / 3)
     for one, two, three in triples():
+        scale = np.mean([max(g @ h, 0.0) ** 0.5 for g, h in zip(one, two, strict=True)]) if normalize else 1.0
         for _ in range(5):
-            w = nearest_on_simplex(w - 0.03 * (one @ (two.T @ w + 0.4 * two.T @ p)))
+            w = nearest_on_simplex(w - 0.03 / scale**2 * (one @ (two.T @ w + 0.4 * two.T @ p)))
         got = rule(torch.from_numpy(np.stack([one, two, three])))
         np.testing.assert_allclose(got, (w + 0.4 * p) @ three / 1.4, **CLOSE)
 

@@ -154,23 +154,28 @@ class MoDo(CrossAggregator):
 class SDMGrad(CrossAggregator):
     r"""Stochastic direction-oriented gradient: MGDA's weights, kept close to a preferred direction.
 
-    $$ w \leftarrow \Pi_\Delta\big(w - \beta\, J_1 J_2^\top (w + \lambda p)\big) \;\text{ some times}, \qquad
-       d = J_3^\top \frac{w + \lambda p}{1 + \lambda} $$
+    $$ w \leftarrow \Pi_\Delta\big(w - \beta\, X (w + \lambda p)\big) \;\text{ some times}, \qquad
+       d = J_3^\top \frac{w + \lambda p}{1 + \lambda}, \qquad
+       X = J_1 J_2^\top \Big/ \Big(\frac1m \sum_k \sqrt{(J_1 J_2^\top)_{kk}}\Big)^2 $$
 
     For $\lambda \to \infty$ the direction is that of the preference p, for $\lambda = 0$ that of MGDA. The paper writes
-    d without the division, which only changes the step size.
+    d without the division, which only changes the step size. The division of the cross-Gramian is that of its
+    experiments (section 6.1), with negative diagonal entries taken for zero: it makes the step size independent of the
+    scale of the gradients. The authors' code also takes these steps with a momentum of 0.5, which the paper's algorithm
+    does not.
 
     Args:
         lam: strength of the preference.
         lr: step size of the weights.
         steps: number of steps of the weights for each direction.
+        normalize: divide the cross-Gramian as above.
         preference: the preferred weights, divided by their sum; None for the mean.
     """
 
     name = "sdmgrad"
     label = "SDMGrad"
     description = Description(
-        formula="w <- P(w - lr J1 J2.T (w + lam p)), some times;  d = J3.T (w + lam p) / (1 + lam)",
+        formula="w <- P(w - lr X (w + lam p)), some times, X = J1 J2.T scaled;  d = J3.T (w + lam p) / (1 + lam)",
         reference="Xiao, Ban and Ji 2023, arXiv:2305.18409",
         paper="not discussed",
         when="As MoDo, with a direction that stays close to the mean.",
@@ -181,16 +186,19 @@ class SDMGrad(CrossAggregator):
         lam: float = 0.3,
         lr: float = 10.0,
         steps: int = 20,
+        normalize: bool = True,
         preference: Sequence[float] | Tensor | None = None,
     ) -> None:
         self.lam, self.lr = as_rate(lam, "lam"), as_rate(lr, "lr")
-        self.steps = as_count(steps, "steps", 1)
+        self.steps, self.normalize = as_count(steps, "steps", 1), normalize
         self.preference = None if preference is None else as_weights(preference, "preference")
 
     def _advance(self, X: Array, w: Array) -> tuple[Array, Array]:
         m = len(X)
         p = np.full(m, 1.0 / m) if self.preference is None else as_weights(self.preference, "preference", m)
         p = p / p.sum()
+        scale = float(np.sqrt(np.maximum(X.diagonal(), 0.0)).mean()) if self.normalize else 1.0
+        X = X / scale / scale if scale > 0.0 else X
         for _ in range(self.steps):
             w = simplex_projection(w - self.lr * (X @ (w + self.lam * p)))
         return w, (w + self.lam * p) / (1.0 + self.lam)
