@@ -76,6 +76,8 @@ from paretograd.errors import (
 from paretograd.guarantees import RESULTS, Evidence, Guarantee, Hypothesis, Result, Surrogate
 from paretograd.problems.base import Problem
 from paretograd.problems.registry import problem, problems
+from paretograd.reports.rules.counterexamples import Counterexample
+from paretograd.reports.rules.table import Answer, TableRow, table
 from paretograd.scalarizations.base import Scalarization, Weighting
 from paretograd.scalarizations.famo import FAMO
 from paretograd.scalarizations.history import DWA, RLW
@@ -110,6 +112,7 @@ __all__ = [
     "Accumulation",
     "Aggregator",
     "AlignedMTL",
+    "Answer",
     "Blend",
     "CAGrad",
     "CappedMGDA",
@@ -118,6 +121,7 @@ __all__ = [
     "ClippedMGDA",
     "ClippedRows",
     "ConFIG",
+    "Counterexample",
     "CrossAggregator",
     "DTypeError",
     "DataError",
@@ -183,6 +187,7 @@ __all__ = [
     "Subproblem",
     "SubproblemSolution",
     "Surrogate",
+    "TableRow",
     "Tchebycheff",
     "Trajectory",
     "TrajectoryCertificate",
@@ -217,4 +222,5 @@ __all__ = [
     "scalarizer_names",
     "stationarity",
     "subproblem",
+    "table",
 ]

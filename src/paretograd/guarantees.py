@@ -188,11 +188,16 @@ class Guarantee:
         in_cone: the weights are non-negative.
         in_hull: the weights are non-negative and sum to one.
         beyond_hull: the weights are non-negative and sum to at least one, which implies ``|d| >= gamma``.
+        long: ``|d| >= gamma``, for another reason than `beyond_hull`.
         alignment: the largest proved constant c of condition (A), ``<d, grad F> >= c |d|^2``; None if there is none.
             It may exceed the theorem's own constant.
         F: the surrogate function to which the constant refers.
         degree: ``A(t J) = t ** degree * A(J)`` for t > 0; None if there is no such degree.
         equivariant: permuting the objectives does not change the direction.
+        scale_invariant: scaling each gradient by a positive factor of its own changes at most the length of the
+            direction.
+        continuous: the direction is a continuous function of the Jacobian, at every Jacobian.
+        continuous_inside: it is continuous at every Jacobian with gamma > 0, which `continuous` implies.
         note: conditions on which the guarantee depends, in words.
         hypotheses: the hypotheses of Theorem 4 with their evidence, for a rule built from s and r; otherwise empty.
         alternatives: constants for other F, for instance to find one F for several rules.
@@ -203,10 +208,14 @@ class Guarantee:
     in_cone: bool = False
     in_hull: bool = False
     beyond_hull: bool = False
+    long: bool = False
     alignment: float | None = None
     F: Surrogate = SUM
     degree: float | None = 1.0
     equivariant: bool = True
+    scale_invariant: bool = False
+    continuous: bool = False
+    continuous_inside: bool = False
     note: str = ""
     hypotheses: tuple[Hypothesis, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
@@ -216,6 +225,8 @@ class Guarantee:
             object.__setattr__(self, "beyond_hull", True)
         if self.beyond_hull and not self.in_cone:
             object.__setattr__(self, "in_cone", True)
+        if self.continuous and not self.continuous_inside:
+            object.__setattr__(self, "continuous_inside", True)
 
     @property
     def result(self) -> Result | None:
@@ -250,8 +261,13 @@ class Guarantee:
 
     @property
     def rate(self) -> str:
-        """The guaranteed rate of convergence to Pareto stationarity, or a dash."""
-        return "min gamma = O(1/sqrt(T))" if self.theorem is not None else "-"
+        """The guaranteed rate of convergence to Pareto stationarity, or a dash.
+
+        Outside the cone, (A) alone bounds ``|d|``, which may be smaller than gamma.
+        """
+        if self.theorem is None:
+            return "-"
+        return f"min {'gamma' if self.in_cone else '|d|'} = O(1/sqrt(T))"
 
     @classmethod
     def shared(cls, promises: Sequence[Guarantee]) -> Guarantee:
@@ -265,6 +281,9 @@ class Guarantee:
             beyond_hull=all(promise.beyond_hull for promise in promises),
             degree=degrees.pop() if len(degrees) == 1 else None,
             equivariant=all(promise.equivariant for promise in promises),
+            scale_invariant=all(promise.scale_invariant for promise in promises),
+            continuous=all(promise.continuous for promise in promises),
+            continuous_inside=all(promise.continuous_inside for promise in promises),
         )
 
     @staticmethod
@@ -288,13 +307,18 @@ class Guarantee:
         return (theorem, F) in ((self.theorem, self.F), *((one.theorem, one.F) for one in self.alternatives))
 
     def normalized(self) -> Guarantee:
-        """Return the guarantee of the starred variant, whose weights are divided by the sum of their magnitudes."""
+        """Return the guarantee of the starred variant, whose weights are divided by the sum of their magnitudes.
+
+        It is not known to be continuous: if the gradients are dependent, that sum may jump where the direction does
+        not.
+        """
         if self.in_hull:
             return self  # the weights already sum to one
         degree = None if self.degree is None else 1.0
+        changed = replace(self, degree=degree, long=False, continuous=False, continuous_inside=False, alternatives=())
         if not self.in_cone:
-            return replace(self, degree=degree, theorem=None, alignment=None, alternatives=())
-        starred = replace(self, degree=degree, in_hull=True, beyond_hull=True, note="", alternatives=())
+            return replace(changed, theorem=None, alignment=None, note="" if self.theorem else self.note)
+        starred = replace(changed, in_hull=True, beyond_hull=True, note="")
         # <d/s, grad F> >= c |d|^2 / s = c s |d/s|^2 for s = |w|_1, and s >= 1 beyond the hull
         aligned = self.alignment is not None and self.beyond_hull
         if self.non_conflicting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -18,6 +19,12 @@ import paretograd as pg
 
 rows = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
 families = pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+
+
+def promising(promise: str) -> pytest.MarkDecorator:
+    """Parametrize a test by the rows whose rule promises something."""
+    kept = [row for row in ROWS if getattr(row.make().guarantee, promise)]
+    return pytest.mark.parametrize("row", kept, ids=lambda row: row.id)
 
 
 def sizes(family: Family, wanted: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -95,6 +102,47 @@ def test_order_of_objectives_does_not_matter(row: Row, name: str) -> None:
         permutation = torch.randperm(m, generator=torch.Generator().manual_seed(seed))
         d, permuted = row.make()(J), row.make()(J[permutation])
         assert (d - permuted).norm() <= 1e-9 * d.norm() + NEGLIGIBLE * J.norm(dim=1).min()
+
+
+@promising("scale_invariant")
+@pytest.mark.parametrize("name", ["gaussian", "conflicting", "rank_deficient_acute", "duplicate_rows"])
+def test_scales_of_gradients_do_not_matter(row: Row, name: str) -> None:
+    """Scale invariance: factors of the gradients change at most the length of the direction."""
+    m = row.objectives
+    for seed in range(4):
+        J = FAMILIES[name].make(m, m + 3, seed)
+        factors = torch.exp2(torch.randint(-9, 10, (m, 1), generator=torch.Generator().manual_seed(seed)))
+        d, scaled = row.make()(J), row.make()(factors.double() * J)
+        assert (scaled / scaled.norm() - d / d.norm()).norm() <= 1e-9
+
+
+def paths(m: int, inside: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield Jacobians of small integers, many of them with dependent rows, each with a step to nearby Jacobians.
+
+    Args:
+        m: number of rows.
+        inside: keep those with gamma > 0 only.
+    """
+    rng = torch.Generator().manual_seed(m)
+    for n in (1, 2, 3):
+        for _ in range(60):
+            J, step = (torch.randint(-high, high + 1, (m, n), generator=rng).double() for high in (2, 1))
+            if not inside or float(pg.stationarity(pg.gramian(J))) > 0.05:
+                yield J, step
+
+
+@promising("continuous_inside")
+def test_directions_converge_with_their_jacobians(row: Row) -> None:
+    """Continuity: A(J + t E) approaches A(J) as t vanishes, from any J, or from any J with gamma > 0.
+
+    The slowest are the rules of power means next to stationary points: for a geometric mean of m = 3 slopes, one of
+    them of order t, the distance is t^(1/6). So it falls to an eighth if J is 2^18 times closer.
+    """
+    promise, m = row.make().guarantee, row.objectives
+    for J, step in paths(m, inside=not promise.continuous):
+        d = row.make()(J)
+        near, nearer = ((row.make()(J + 2.0**-power * step) - d).norm() for power in (6, 24))
+        assert nearer <= max(near / 2.0, 1e-3), (J, step)
 
 
 @rows

@@ -53,6 +53,6 @@ def check_promises(aggregator: pg.Aggregator, J: Tensor) -> None:
         # Rounding of the slopes relative to |d|^2, at most 1e-16 of the summed terms over |d|.
         slack = 1e-15 * m * (w.abs() @ norms) * norms.max() / length**2
         assert aligned >= promise.alignment * (1.0 - 1e-9) - slack
-    if promise.beyond_hull:
+    if promise.beyond_hull or promise.long:
         gamma = pg.stationarity(G)
         assert length >= gamma * (1.0 - 1e-9) - NEGLIGIBLE * norms.min()

@@ -51,7 +51,13 @@ class RGW(Aggregator):
     @property
     def guarantee(self) -> Guarantee:
         """No guarantee: RGW has no fixed point unless every gradient vanishes."""
-        return Guarantee(None, in_hull=True, equivariant=False, note="No fixed point: no guarantee is possible.")
+        return Guarantee(
+            None,
+            in_hull=True,
+            equivariant=False,
+            continuous=True,  # for given random numbers
+            note="No fixed point: no guarantee is possible.",
+        )
 
     def weights(self, gramian: Tensor) -> Tensor:
         m = plain_size(gramian)

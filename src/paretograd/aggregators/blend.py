@@ -61,7 +61,8 @@ class Blend(Aggregator):
         ]
         if len(parts) == 1:
             return parts[0]
-        common, aligned = Guarantee.shared(parts), Guarantee.common_alignment(parts)
+        # The lengths of the parts, and so their mixture, may depend on the norms of the gradients.
+        common, aligned = replace(Guarantee.shared(parts), scale_invariant=False), Guarantee.common_alignment(parts)
         if aligned is None or not common.beyond_hull:
             return replace(common, note="The parts share no condition (A).")
         safe = common.non_conflicting and common.in_hull

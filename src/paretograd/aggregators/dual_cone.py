@@ -17,7 +17,10 @@ from paretograd.solution import Outcome, outcome_of
 from paretograd.solvers.dual_cone import project_and_average, project_gradients
 
 #: c = 1: <d, q> = |d|^2 for a projection d of q, and <d, grad F> >= <d, q> because d conflicts with no gradient.
-_PROJECTED = Guarantee("thm:PS_proj_cvg", non_conflicting=True, in_cone=True, beyond_hull=True, alignment=1.0)
+#: The projection is continuous if the dual cone has interior points, that is, if gamma > 0.
+_PROJECTED = Guarantee(
+    "thm:PS_proj_cvg", non_conflicting=True, in_cone=True, beyond_hull=True, alignment=1.0, continuous_inside=True
+)
 
 
 class UPGrad(GramianAggregator):
@@ -89,8 +92,8 @@ class GreedyDCP(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee of UPGrad, but the order of the objectives breaks ties."""
-        return replace(_PROJECTED, equivariant=False, note="Ties go to the first objective.")
+        """The guarantee of UPGrad, but the order of the objectives breaks ties, at which the direction jumps."""
+        return replace(_PROJECTED, equivariant=False, continuous_inside=False, note="Ties go to the first objective.")
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         found = project_gradients(unit)

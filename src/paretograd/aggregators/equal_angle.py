@@ -92,8 +92,17 @@ class ConFIG(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """No guarantee in general: d is sure to be non-conflicting only if the gradients are linearly independent."""
-        return Guarantee(None, note="Non-conflicting only where the gradients are linearly independent.")
+        """Condition (A) with equality: ``<d, sum_k g_k> = (sum_k <g_k, u>)^2 = |d|^2``.
+
+        Theorem 1 applies with Gamma = |d|. It says nothing about gamma, because |d| may be smaller. Only for linearly
+        independent gradients is d sure not to conflict.
+        """
+        return Guarantee(
+            "thm:PS-fd",
+            alignment=1.0,
+            note="Theorem 1 bounds |d|, which may be smaller than gamma. Non-conflicting only where the gradients are "
+            "linearly independent.",
+        )
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         if not len(unit.norms):

@@ -81,7 +81,12 @@ class GradVac(GramianAggregator):
     def guarantee(self) -> Guarantee:
         """No guarantee: as PCGrad it may conflict, and for positive targets it does for m = 2, too."""
         return Guarantee(
-            None, in_cone=True, beyond_hull=True, equivariant=False, note="It may conflict even for m = 2."
+            None,
+            in_cone=True,
+            beyond_hull=True,
+            equivariant=False,
+            continuous_inside=True,  # what is added is zero at its threshold, and no projected gradient vanishes
+            note="It may conflict even for m = 2.",
         )
 
     def targets(self, part: int = 0) -> Array | None:

@@ -67,7 +67,12 @@ class PCGrad(GramianAggregator):
     def guarantee(self) -> Guarantee:
         """No guarantee for m >= 3: the paper's counter-example conflicts with its first gradient."""
         return Guarantee(
-            None, in_cone=True, beyond_hull=True, equivariant=False, note="For m = 2 it is UPGrad, with its guarantee."
+            None,
+            in_cone=True,
+            beyond_hull=True,
+            equivariant=False,
+            continuous_inside=True,
+            note="For m = 2 it is UPGrad, with its guarantee.",
         )
 
     def _solve(self, unit: UnitGramian) -> Outcome:
@@ -117,6 +122,7 @@ class PCGradPlus(GramianAggregator):
             in_cone=True,
             beyond_hull=True,
             equivariant=False,
+            continuous_inside=True,
             note=DYNAMIC_STEP,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,12 @@ from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.guarantees import DYNAMIC_STEP, Guarantee
 from paretograd.solution import Outcome
 from paretograd.solvers.power import solve_logarithms
+
+#: If gamma > 0, the slopes ``x = J d`` are unique and positive, and ``w_k`` is a decreasing function of ``x_k``: d and
+#: w are continuous. The starred variants are continuous everywhere. At a stationary point, ``J.T u = 0`` for some u in
+#: the simplex. Next to it, ``<u, x>`` vanishes, and so do the slopes of all k with u_k > 0. Relative to their weights,
+#: those of objectives whose slopes do not vanish are zero. So ``|d|^2 = <w, x>`` vanishes for the starred d.
+_ALIGNED = Guarantee("thm:PS-fd", non_conflicting=True, in_cone=True, continuous_inside=True, note=DYNAMIC_STEP)
 
 
 class NashMTL(GramianAggregator):
@@ -46,8 +53,14 @@ class NashMTL(GramianAggregator):
 
     @property
     def guarantee(self) -> Guarantee:
-        """Theorem 1 with Gamma = |d|/|w|_1 >= gamma and c = 1: d is non-conflicting, but has constant length."""
-        return Guarantee("thm:PS-fd", non_conflicting=True, in_cone=True, degree=0.0, note=DYNAMIC_STEP)
+        """Theorem 1 with Gamma = |d|/|w|_1 >= gamma and c = 1: d is non-conflicting, but has constant length.
+
+        Scaling g_k by a factor divides w_k by it and does not change d.
+        """
+        return replace(_ALIGNED, degree=0.0, scale_invariant=True)
+
+    def _starred_guarantee(self) -> Guarantee:
+        return replace(super()._starred_guarantee(), continuous=True)
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         logs, outcome = solve_logarithms(unit, 1.0)
@@ -86,9 +99,12 @@ class FairGrad(GramianAggregator):
     def guarantee(self) -> Guarantee:
         """Theorem 1: d is non-conflicting for alpha > 0, but its length does not vanish at stationarity."""
         if self.alpha == 0.0:
-            return Guarantee("thm:PS-fd", in_cone=True, beyond_hull=True, alignment=1.0)
+            return Guarantee("thm:PS-fd", in_cone=True, beyond_hull=True, alignment=1.0, continuous=True)
         degree = (1.0 - self.alpha) / (1.0 + self.alpha)
-        return Guarantee("thm:PS-fd", non_conflicting=True, in_cone=True, degree=degree, note=DYNAMIC_STEP)
+        return replace(_ALIGNED, degree=degree, scale_invariant=self.alpha == 1.0)
+
+    def _starred_guarantee(self) -> Guarantee:
+        return replace(super()._starred_guarantee(), continuous=True)
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         if self.alpha == 0.0:
@@ -151,14 +167,10 @@ class PIVRG(GramianAggregator):
     @property
     def guarantee(self) -> Guarantee:
         """The guarantee of FairGrad with alpha = 2."""
-        return Guarantee(
-            "thm:PS-fd",
-            non_conflicting=True,
-            in_cone=True,
-            degree=-1.0 / 3.0,
-            equivariant=self.omega is None,
-            note=DYNAMIC_STEP,
-        )
+        return replace(_ALIGNED, degree=-1.0 / 3.0, equivariant=self.omega is None)
+
+    def _starred_guarantee(self) -> Guarantee:
+        return replace(super()._starred_guarantee(), continuous=True)
 
     def _solve(self, unit: UnitGramian) -> Outcome:
         omega = None if self.omega is None else as_weights(self.omega, "scores", unit.m)

@@ -72,16 +72,28 @@ class PCD(GramianAggregator):
         r"""Theorem 1 if tau is 0: d is then a multiple of a projection onto the dual cone. Otherwise only the cone.
 
         Let p be the projection of $g_1$. It has non-negative weights, that of $g_1$ at least one, and it is no longer
-        than $g_1$. So $d = \|g_1\| p / \|p\|$ has weights that sum to at least one.
+        than $g_1$. So $d = \|g_1\| p / \|p\|$ has weights that sum to at least one. For every tau, $\|d\| = \|g_1\|
+        \ge \gamma$, and gradients that are scaled from the first step on change only that length. If gamma > 0, the
+        constraints have interior points, and the projection onto them is continuous and not zero.
         """
         if self.tau == 0.0:
             return Guarantee(
-                "thm:PS-fd", non_conflicting=True, in_cone=True, beyond_hull=True, equivariant=False, note=DYNAMIC_STEP
+                "thm:PS-fd",
+                non_conflicting=True,
+                in_cone=True,
+                beyond_hull=True,
+                equivariant=False,
+                scale_invariant=True,
+                continuous_inside=True,
+                note=DYNAMIC_STEP,
             )
         return Guarantee(
             None,
             in_cone=True,
+            long=True,
             degree=None,
+            scale_invariant=True,
+            continuous_inside=True,
             equivariant=False,
             note="All objectives but the first progress, if that is possible. Non-conflicting for tau = 0 only.",
         )

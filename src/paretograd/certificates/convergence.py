@@ -108,9 +108,8 @@ def check_promise(run: Recorded, F: SmoothSurrogate, promise: Guarantee) -> list
     )
     bound = math.sqrt(first.bound / run.steps) if run.steps and first.bound >= 0.0 else math.nan
     lowest = float(run.gamma[:-1].min(initial=math.inf))
-    promised = Condition(
-        "the rule promises Gamma >= gamma", long, "beyond the hull" if long else "its weights may sum to less than one"
-    )
+    short = "its weights may sum to less than one" if promise.in_cone else "its weights may be negative"
+    promised = Condition("the rule promises Gamma >= gamma", long, "beyond the hull" if long else short)
     second = RunCheck(
         "thm:PS-cvx",
         "min gamma_t <= sqrt(2 L F(w_0) / (c^2 T))",

@@ -105,11 +105,30 @@ def theorems(
     metric: Annotated[
         bool, typer.Option("--metric", help="Show what holds for preconditioned updates and for momentum instead.")
     ] = False,
+    table: Annotated[
+        bool, typer.Option("--table", help="Show which properties every rule has, and which are refuted, instead.")
+    ] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="With --table: only these rules, with their counter-examples: mgda,upgrad*"),
+    ] = None,
 ) -> None:
     """Which theorem covers which rule, and which rules does none cover?"""
     with _errors_in_words():
-        if metric and plot is not None:
-            raise InputError("--plot draws the theorems without a metric; leave out --metric or --plot")
+        if metric + table + (plot is not None) > 1:
+            raise InputError("--plot, --metric and --table show different things; give one of them")
+        if only is not None and not table:
+            raise InputError("--only selects rules of --table; add --table")
+        if table:
+            from paretograd.reports.rules import terminal
+            from paretograd.reports.rules.table import rows_of
+            from paretograd.reports.rules.table import table as rule_table
+
+            if only is not None:
+                _console().print(terminal.rule_details(rows_of(_split(only))))
+            else:
+                _console().print(terminal.rule_table(rule_table(), _console().width))
+            return
         if metric:
             _console().print(tables.metric_table())
             return

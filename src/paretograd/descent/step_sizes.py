@@ -146,9 +146,10 @@ def _obstacle(promise: Guarantee) -> str:
             "it does not guarantee condition (A), and may conflict. "
             "Give lr a number, or use pg.descent.Aligned() or pg.descent.Armijo()"
         )
+    reason = "its weights may sum to less than one" if promise.in_cone else "d may leave the cone of the gradients"
     return (
-        f"it guarantees condition (A) with c = {promise.alignment:.3g}, but not |d| >= gamma, because its weights may "
-        "sum to less than one: the step c / L would bound |d| and not gamma. Use pg.descent.Aligned(), which measures "
+        f"it guarantees condition (A) with c = {promise.alignment:.3g}, but not |d| >= gamma, because {reason}: "
+        "the step c / L would bound |d| and not gamma. Use pg.descent.Aligned(), which measures "
         "the alignment of each step, or pg.descent.Armijo(), or give lr a number"
     )
 

@@ -76,7 +76,7 @@ class Coverage:
 
 
 def coverage() -> Coverage:
-    """Every registered rule, and its starred variant where that has another theorem."""
+    """Every registered rule, and its starred variant where another theorem covers that."""
     rules = [rule for name in names() for rule in _variants(build(name))]
     covered = [entry for result in RESULTS.values() for entry in _entries(result, rules)]
     return Coverage(tuple(covered), tuple(rule for rule in rules if rule.guarantee.theorem is None))
@@ -85,7 +85,7 @@ def coverage() -> Coverage:
 def _variants(rule: Aggregator) -> list[Aggregator]:
     """The rule, then its starred variant if it has another theorem and is not the rule itself."""
     starred = rule.normalized()
-    if rule.guarantee.in_hull or starred.guarantee.theorem == rule.guarantee.theorem:
+    if rule.guarantee.in_hull or starred.guarantee.theorem in (rule.guarantee.theorem, None):
         return [rule]
     return [rule, starred]
 

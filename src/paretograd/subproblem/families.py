@@ -30,6 +30,7 @@ class Linear(Family):
 
     formula = "-<a, x>"
     homogeneous = True
+    continuous = continuous_inside = True
     citation = "linear"
     note = ""
 
@@ -75,6 +76,7 @@ class NonConflicting(Linear):
     formula = "-<a, x>, x >= 0"
     citation = "linear on a convex cone"
     non_conflicting = True
+    continuous = False
 
     def __init__(self, weights: Sequence[float] | Tensor | Array | None = None) -> None:
         super().__init__(weights)
@@ -110,6 +112,7 @@ class MinusPowerMean(Family):
 
     formula = "-M_p(x)"
     homogeneous = True
+    continuous_inside = True
     citation = "Hardy, Littlewood and Polya 1934, on x >= 0"
 
     def __init__(self, p: float = 0.0) -> None:
@@ -118,6 +121,9 @@ class MinusPowerMean(Family):
             raise ParameterError(f"p={p:g}: the power mean is concave only for p <= 1 (-inf included)")
         self.risk = self.p in (1.0, -math.inf)
         self.non_conflicting = self.p < 1.0
+        self.scale_invariant = self.p == 0.0  # a geometric mean factors
+        # M_p with p <= 0 vanishes if one slope does, so d vanishes as the point becomes stationary.
+        self.continuous = self.p <= 0.0 or self.p == 1.0
         if self.p == -math.inf:
             self.theorem, self.alternatives = "thm:cvg_nonconflict", (THEOREM_2,)
 

@@ -10,7 +10,7 @@ import numpy as np
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import DYNAMIC_STEP, MEAN, SUM, Guarantee, Hypothesis, Surrogate
 from paretograd.subproblem import regularizers
-from paretograd.subproblem.regularizers import MeanBall, Regularizer
+from paretograd.subproblem.regularizers import HalfSquare, MeanBall, Regularizer
 from paretograd.subproblem.scalarization import DECREASING, Family, Scalarization
 
 
@@ -48,6 +48,9 @@ def guarantee_of(
         F=SUM if F is None else F,
         degree=r.degree if s.homogeneous else None,
         equivariant=phi is not None and bool(np.ptp(phi) <= 1e-12 * np.abs(phi).max()),
+        scale_invariant=s.scale_invariant and not isinstance(r, MeanBall),
+        continuous=s.continuous and isinstance(r, HalfSquare),
+        continuous_inside=s.continuous_inside and isinstance(r, HalfSquare),
         hypotheses=tuple(hypotheses),
     )
     if isinstance(r, MeanBall):
@@ -71,10 +74,20 @@ def _around_the_mean(s: Scalarization, r: MeanBall, common: Guarantee) -> Guaran
 
     d is g0 plus a vector in the cone, so its weights sum to at least one. For c <= 1, ``|d - g0| <= c |g0|`` and
     ``|d| <= (1 + c) |g0|`` give ``<d, g0> >= |d|^2 / (1 + c)``. For c >= 1 the ball contains the zero direction, so no
-    objective increases if s forbids it.
+    objective increases if s forbids it. If gamma > 0, the maximiser is unique: between two of them, d could move so
+    that every slope grows. It is then continuous.
     """
     conic, safe = common.in_cone, s.non_conflicting and r.c >= 1.0
-    found = replace(common, non_conflicting=safe, in_hull=False, beyond_hull=conic, F=MEAN, hypotheses=())
+    found = replace(
+        common,
+        non_conflicting=safe,
+        in_hull=False,
+        beyond_hull=conic,
+        continuous=r.c == 0.0,
+        continuous_inside=s.continuous_inside and s.risk,
+        F=MEAN,
+        hypotheses=(),
+    )
     if conic and r.c <= 1.0:
         return replace(found, theorem="thm:PS-cvx", alignment=1.0 / (1.0 + r.c))
     if conic and safe:

@@ -32,6 +32,7 @@ class CoherentRisk(Family):
 
     homogeneous = True
     risk = True
+    continuous = continuous_inside = True
 
     @abstractmethod
     def nearest(self, unit: UnitGramian) -> Point:
@@ -183,6 +184,7 @@ class Entropic(Family):
     formula = "tau log mean_k exp(-x_k / tau)"
     citation = "Foellmer and Schied 2002"
     risk = True
+    continuous = continuous_inside = True
     note = BETWEEN
 
     def __init__(self, temperature: float, relative: bool = False) -> None:

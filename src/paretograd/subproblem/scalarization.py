@@ -99,6 +99,13 @@ class Scalarization(ABC):
     risk: bool = False
     #: True if d conflicts with no gradient, for every Jacobian.
     non_conflicting: bool = False
+    #: True if the direction does not depend on the norms of the gradients, except for its length.
+    scale_invariant: bool = False
+    #: True if the direction for half the squared norm is a continuous function of the Jacobian: everywhere, or if
+    #: gamma > 0. A finite convex s makes it continuous everywhere, because ``s(J d) + |d|^2 / 2`` is strongly convex.
+    #: For an s that is continuous on ``x >= 0`` and infinite elsewhere, gamma > 0 provides a d with ``J d > 0``.
+    continuous: bool = False
+    continuous_inside: bool = False
     #: Number of objectives that s requires; None if any.
     m: int | None = None
     #: Largest residual that counts as an approximate solution rather than a failure.
