@@ -55,7 +55,7 @@ def as_rate(value: object, what: str) -> float:
     """Validate a step size or the like: a finite number of at least zero."""
     number = as_number(value, what)
     if not 0.0 <= number < math.inf:
-        raise ParameterError(f"{what}={number:g}: give a finite number of at least 0")
+        raise ParameterError(f"{what}={value!r}: a finite number of at least 0 is needed")
     return number
 
 

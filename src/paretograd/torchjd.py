@@ -15,7 +15,7 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule, Description
 from paretograd.errors import InputError, MissingExtraError, NonFiniteGradientError, ParameterError
-from paretograd.geometry.gramian import Array, as_array, check_jacobian, combine, gramian
+from paretograd.geometry.gramian import Array, as_array, check_jacobian, combine, gramian, nonfinite_rows
 from paretograd.geometry.unit_gramian import check_finite
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Status
@@ -170,9 +170,9 @@ class TorchJDRule(Aggregator):
             return super().__call__(jacobian)
         check_jacobian(jacobian)
         J = jacobian.detach()
-        bad = ~torch.isfinite(J).all(dim=-1).reshape(-1, J.shape[-2]).all(dim=0)
-        if bad.any():
-            raise NonFiniteGradientError(bad.nonzero().flatten().tolist())
+        bad = nonfinite_rows(J)
+        if bad:
+            raise NonFiniteGradientError(bad)
         with torch.no_grad():
             found = [self._checked(self._direction(one), J.shape[-1]) for one in J.reshape(-1, *J.shape[-2:])]
         return torch.stack(found).reshape(*J.shape[:-2], J.shape[-1]) if found else J.new_empty(J[..., 0, :].shape)

@@ -12,19 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, Description, as_tensor
 from paretograd.aggregators.rows import simplex_projection
 from paretograd.checks import as_count, as_rate, as_weights
 from paretograd.errors import NonFiniteGradientError, ParameterError, ShapeError
-from paretograd.geometry.gramian import Array, as_array, check_floating, check_jacobian, combine
+from paretograd.geometry.gramian import Array, as_array, check_floating, check_jacobian, combine, nonfinite_rows
 from paretograd.guarantees import Guarantee
 from paretograd.solution import Outcome, Solution
 
 #: Numbers of batches that a step takes.
-_COUNTS = (2, 3)
+COUNTS = (2, 3)
 
 
 class CrossAggregator(Aggregator):
@@ -81,13 +80,13 @@ class CrossAggregator(Aggregator):
     def __call__(self, jacobian: Tensor | Sequence[Tensor]) -> Tensor:
         """Return the direction, shape ``(n,)``, from the Jacobians of two or three independent batches."""
         given = list(jacobian.unbind() if isinstance(jacobian, Tensor) and jacobian.ndim == 3 else jacobian)
-        if (isinstance(jacobian, Tensor) and jacobian.ndim != 3) or len(given) not in _COUNTS:
+        if (isinstance(jacobian, Tensor) and jacobian.ndim != 3) or len(given) not in COUNTS:
             raise self._refuse()
         for J in given:
             check_jacobian(J)
         if len({J.shape for J in given}) > 1 or given[0].ndim != 2:
             raise ShapeError(f"give Jacobians of one shape (m, n); got {[tuple(J.shape) for J in given]}")
-        bad = sorted({k for J in given for k in (~torch.isfinite(J).all(dim=1)).nonzero().flatten().tolist()})
+        bad = sorted({k for J in given for k in nonfinite_rows(J)})
         if bad:
             raise NonFiniteGradientError(bad)
         weights = self.weights_from(given[0].double() @ given[1].double().T)

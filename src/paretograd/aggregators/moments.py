@@ -40,11 +40,14 @@ class _Averaging(RowAggregator):
     _saved: tuple[str, ...] = ()
     _memory: RowMemory
 
+    def _numbers(self) -> dict[str, Any]:
+        return {name: getattr(self, f"_{name}") for name in self._saved}
+
     def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, f"_{name}") for name in self._saved} | {ROWS: self._memory.state()}
+        return self._numbers() | {ROWS: self._memory.state()}
 
     def _common_state(self) -> dict[str, Any]:
-        return {name: getattr(self, f"_{name}") for name in self._saved} | {"blocks": len(self._memory)}
+        return self._numbers() | {"blocks": len(self._memory)}
 
     def _take_common_state(self, state: Mapping[str, Any]) -> None:
         raise ParameterError(

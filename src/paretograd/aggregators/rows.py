@@ -18,7 +18,7 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.errors import DTypeError, NonFiniteGradientError, ParameterError, ShapeError
-from paretograd.geometry.gramian import Array, as_array, check_floating, combine
+from paretograd.geometry.gramian import Array, as_array, check_floating, combine, nonfinite_rows
 from paretograd.solution import Outcome, Solution
 
 #: Parts of a vector, by the ``id`` of the block to which they belong.
@@ -122,7 +122,7 @@ class _Matrix(RowSource):
             raise ShapeError(
                 f"a rule that needs the rows takes one Jacobian of shape (m, n) at a time; got {tuple(jacobian.shape)}"
             )
-        bad = (~torch.isfinite(jacobian).all(dim=1)).nonzero().flatten().tolist()
+        bad = nonfinite_rows(jacobian)
         if bad:
             raise NonFiniteGradientError(bad)
         self.m = len(jacobian)

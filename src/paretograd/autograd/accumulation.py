@@ -15,7 +15,7 @@ from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.aggregators.rows import RowAggregator
 from paretograd.autograd.backward import accumulate as add_to_grads
 from paretograd.autograd.backward import undisturbed
-from paretograd.autograd.by_rows import KeptSource, Pairs, aggregate_rows
+from paretograd.autograd.by_rows import KeptSource, aggregate_rows
 from paretograd.autograd.call import Call, Parallel, Params, check_rule, listed, named, plan_of, rule_of, settled, sort
 from paretograd.autograd.entry import handler, several_processes
 from paretograd.autograd.graph import HANDING_ON
@@ -23,7 +23,7 @@ from paretograd.autograd.kept import KeptRows
 from paretograd.autograd.products import rounding
 from paretograd.autograd.step import How, Step
 from paretograd.autograd.sums import Sums
-from paretograd.autograd.ways import plain_gradients
+from paretograd.autograd.ways import Pairs, plain_gradients
 from paretograd.errors import NonFiniteGradientError, ParameterError
 from paretograd.geometry.gramian import as_array, out_of_range
 from paretograd.scalarizations.base import Weighting

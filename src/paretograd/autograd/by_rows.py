@@ -10,18 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paretograd.aggregators.batches import CrossAggregator
+from paretograd.aggregators.batches import COUNTS, CrossAggregator
 from paretograd.aggregators.named import Mean
-from paretograd.aggregators.rows import Parts, RowAggregator, RowSource, at_least_single
+from paretograd.aggregators.rows import Parts, RowAggregator, RowSource, at_least_single, vectors_of
 from paretograd.autograd.call import Call, named, settled
 from paretograd.autograd.kept import Kept
 from paretograd.autograd.metric import local
 from paretograd.autograd.step import How, Step
+from paretograd.autograd.ways import Pairs
 from paretograd.certificates.update import UpdateCertificate
 from paretograd.errors import ParameterError, ShapeError
 from paretograd.geometry.gramian import Array, as_array
-
-Pairs = list[tuple[Tensor, Tensor]]
 
 
 class KeptSource(RowSource):
@@ -55,8 +54,7 @@ class KeptSource(RowSource):
 
     def rows(self) -> list[Parts]:
         """Return all rows as vectors."""
-        blocks = {id(key): self.block(key) for key in self.keys}
-        return [{key: block[k] for key, block in blocks.items()} for k in range(self.m)]
+        return vectors_of({id(key): self.block(key) for key in self.keys}, self.m)
 
     def fill(self, pairs: Pairs, parts: Parts) -> Pairs:
         """Replace the gradients of aggregated parameters by the parts of a direction."""
@@ -117,7 +115,7 @@ def backward_batches(call: Call, carry_out: Callable[[Call], Step]) -> Step:
     if (
         isinstance(call.losses, (Tensor, Mapping))
         or not isinstance(call.losses, Sequence)
-        or len(call.losses) not in (2, 3)
+        or len(call.losses) not in COUNTS
     ):
         raise rule._refuse()
     calls = []

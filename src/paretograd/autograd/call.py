@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.aggregators.rows import RowAggregator
-from paretograd.autograd.graph import Graph, Losses
+from paretograd.autograd.graph import Graph, Losses, check_visible
 from paretograd.autograd.metric import Metric
 from paretograd.callers import callers_level
 from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
@@ -173,18 +173,22 @@ def _check_options(call: Call) -> None:
 
 def _check_row_options(call: Call) -> None:
     """Raise if the rule needs rows, and an option forbids them."""
-    label, params = call.aggregator.label, call.params
+    label = call.aggregator.label
     if call.metric is not None:
         raise ParameterError(f"{label} treats rows coordinate by coordinate, where a metric has no place; omit metric")
     if call.engine not in ("auto", "jacobian"):
         raise ParameterError(f"{label} needs the rows of plain passes: omit engine={call.engine!r}")
-    if isinstance(params, list) and any(isinstance(each, list) for each in params):
+    if _has_groups(call.params):
         raise ParameterError(f"{label} aggregates all parameters together; give params as one list")
+
+
+def _has_groups(params: Any) -> bool:
+    return not isinstance(params, Tensor | nn.Module | None) and any(not isinstance(item, Tensor) for item in params)
 
 
 def _check_scalarizes(call: Call) -> None:
     """Raise if an option needs more than one plain pass."""
-    rule, params = call.aggregator, call.params
+    rule = call.aggregator
     refused = {
         "engine, chunk and max_memory choose how the gradients of all losses are computed": (
             call.engine != "auto" or call.chunk is not None or call.max_memory is not None
@@ -192,8 +196,7 @@ def _check_scalarizes(call: Call) -> None:
         "metric and keep_rows need the gradients of the single losses": call.needs_rows,
         "per_sample=True is for rules that need the gradient of every sample": call.per_sample,
         "shared and specific choose the parameters to aggregate": call.shared is not None or call.specific is not None,
-        "groups of params are aggregated separately": not isinstance(params, Tensor | nn.Module | None)
-        and any(not isinstance(item, Tensor) for item in params),
+        "groups of params are aggregated separately": _has_groups(call.params),
     }
     for what, given in refused.items():
         if given:
@@ -220,15 +223,6 @@ def check_rule(rule: Any) -> None:
         if isinstance(rule, str):
             example = f"{'scalarizer' if rule in scalarizer_names() else 'get'}({rule!r})"
         raise ParameterError(f"aggregator={rule!r}: give a rule, such as paretograd.{example}")
-
-
-def check_visible(graph: Graph) -> None:
-    """Raise if torch's reentrant checkpoint hides parameters, which would be omitted silently."""
-    if "CheckpointFunctionBackward" in graph.operations:
-        raise ParameterError(
-            "the losses were computed through torch.utils.checkpoint with use_reentrant=True, which hides its "
-            "parameters; pass use_reentrant=False there"
-        )
 
 
 # ---- parameters ------------------------------------------------------------------------------------------------------

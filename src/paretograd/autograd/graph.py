@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
+from paretograd.errors import ParameterError
+
 LEAF = "torch::autograd::AccumulateGrad"
 
 _CAST = "ToCopyBackward0"
@@ -449,3 +451,12 @@ def _joined(node: Any, number: int, shape: Sequence[int], skipped: frozenset[str
     if name == "CatBackward0" and any(part is None or _shape(part, number)[0] != 1 for part, number in edges):
         return None
     return edges
+
+
+def check_visible(graph: Graph) -> None:
+    """Raise if torch's reentrant checkpoint hides parameters, which would be omitted silently."""
+    if "CheckpointFunctionBackward" in graph.operations:
+        raise ParameterError(
+            "the losses were computed through torch.utils.checkpoint with use_reentrant=True, which hides its "
+            "parameters; pass use_reentrant=False there"
+        )

@@ -14,12 +14,11 @@ from paretograd.autograd.call import (
     Plan,
     check_chosen,
     check_rule,
-    check_visible,
     default_params,
     groups_of,
     sort,
 )
-from paretograd.autograd.graph import HANDING_ON, Graph, Losses
+from paretograd.autograd.graph import HANDING_ON, Graph, Losses, check_visible
 from paretograd.autograd.sums import Sums
 from paretograd.distributed import wrappers
 from paretograd.distributed.agreement import View, agree

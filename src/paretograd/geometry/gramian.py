@@ -58,6 +58,12 @@ def check_jacobian(jacobian: Tensor) -> None:
         )
 
 
+def nonfinite_rows(jacobian: Tensor) -> list[int]:
+    """Return the objectives with a gradient that holds NaN or infinity, in any Jacobian of a batch."""
+    bad = ~torch.isfinite(jacobian).all(dim=-1)
+    return bad.reshape(-1, jacobian.shape[-2]).any(dim=0).nonzero().flatten().tolist()
+
+
 def as_array(tensor: Tensor) -> Array:
     """Return the values as a float64 numpy array on the CPU. A float64 CPU tensor shares its memory: do not write."""
     if not tensor.is_cpu or tensor.requires_grad:
@@ -92,8 +98,7 @@ def gramian(jacobian: Tensor) -> Tensor:
         G = sum((part @ part.mT for part in parts), start=torch.zeros((), dtype=torch.float64, device=J.device))
         finite = bool(torch.isfinite(G).all())
     if not finite:
-        bad = ~torch.isfinite(J).all(dim=-1)
-        rows = bad.reshape(-1, J.shape[-2]).any(dim=0).nonzero().flatten().tolist()
+        rows = nonfinite_rows(J)
         if not rows:
             raise InputError(
                 f"gradients of norm {float(J.double().abs().max()):.1e} and more overflow float64 when squared; "

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Description
 from paretograd.callers import callers_level
-from paretograd.checks import as_number
+from paretograd.checks import as_number, as_rate
 from paretograd.errors import ParameterError, ParetogradError
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Guarantee
 from paretograd.scalarizations.base import Given, Share, Weighting, as_vector
-from paretograd.scalarizations.preferences import as_ideal, not_negative
+from paretograd.scalarizations.preferences import as_ideal
 from paretograd.scalarizations.sums import entries
 
 #: Adam's decay rates and its term against division by zero, as in torch.
@@ -65,7 +65,7 @@ class FAMO(Weighting):
         self, lr: float = 0.025, decay: float = 1e-3, lowest: float | Sequence[float] | Tensor | Array = 0.0
     ) -> None:
         super().__init__()
-        self._given_lr, self._given_decay = as_number(lr, "lr"), not_negative(decay, "decay")
+        self._given_lr, self._given_decay = as_number(lr, "lr"), as_rate(decay, "decay")
         if not 0.0 < self._given_lr < math.inf:
             raise ParameterError(f"lr={lr!r}: a finite number above 0 is needed")
         self._given_lowest = as_ideal(lowest)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Description
-from paretograd.checks import as_number, as_weights
+from paretograd.checks import as_number, as_rate, as_weights
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
 from paretograd.guarantees import Guarantee
@@ -143,7 +143,7 @@ class PBI(_Preference):
 
     def __init__(self, weights: Numbers | None = None, ideal: float | Numbers = 0.0, theta: float = 5.0) -> None:
         super().__init__(weights, ideal)
-        self._given_theta = not_negative(theta, "theta")
+        self._given_theta = as_rate(theta, "theta")
 
     @property
     def guarantee(self) -> Guarantee:
@@ -184,7 +184,7 @@ class COSMOS(Scalarization):
     def __init__(self, weights: Numbers | None = None, penalty: float = 1.0) -> None:
         super().__init__()
         self._given_weights = None if weights is None else as_weights(weights, "weights").tolist()
-        self._given_penalty = not_negative(penalty, "penalty")
+        self._given_penalty = as_rate(penalty, "penalty")
 
     @property
     def guarantee(self) -> Guarantee:
@@ -222,11 +222,3 @@ def as_ideal(ideal: float | Numbers) -> float | list[float]:
     if not found or not all(map(math.isfinite, found)):
         raise ParameterError(f"ideal={ideal!r}: a finite number is needed, or one for each loss")
     return found[0] if isinstance(ideal, (int, float)) else found
-
-
-def not_negative(value: float, what: str) -> float:
-    """Validate a finite number of at least 0."""
-    number = as_number(value, what)
-    if not 0.0 <= number < math.inf:
-        raise ParameterError(f"{what}={value!r}: a finite number of at least 0 is needed")
-    return number
