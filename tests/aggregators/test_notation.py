@@ -43,6 +43,18 @@ def test_parameters_by_keyword_or_in_parentheses() -> None:
     assert pg.get("clipped-mgda(0.5, false)").renormalize is False
 
 
+def test_rules_around_a_rule() -> None:
+    assert repr(pg.get("unit-rows(upgrad*)")) == "UnitRows(UPGrad().normalized())"
+    assert repr(pg.get("ClippedRows(capped-mgda(cap=0.5), max_norm=2)*")) == (
+        "ClippedRows(CappedMGDA(cap=0.5), 2).normalized()"
+    )
+    assert repr(pg.get("cr-mogm", aggregator=pg.MGDA(), momentum=0.5)) == "CRMOGM(MGDA(), 0.5)"
+    for name in ("unit-rows(mgda)", "clipped-rows(upgrad*)", "cr-mogm(unit-rows(mgda))*"):
+        assert pg.get(name).name == name
+    seeded = parse_aggregators("cr-mogm(rgw), unit-rows(rgw(seed=4))", seed=7)
+    assert [repr(rule) for rule in seeded] == ["CRMOGM(RGW(seed=7), 0.9)", "UnitRows(RGW(seed=4))"]
+
+
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
@@ -57,6 +69,8 @@ def test_parameters_by_keyword_or_in_parentheses() -> None:
         ("mas-rnd", pg.UnknownNameError, "Did you mean 'mas-rand'.*mas-rr\\(N\\)"),
         ("two words", pg.UnknownNameError, "no aggregator is called 'two words'"),
         ("mgda*(3)", pg.ParameterError, "star goes at the end"),
+        ("unit-rows", pg.ParameterError, "'aggregator'"),
+        ("cr-mogm(adam)", pg.UnknownNameError, "no aggregator is called 'adam'"),
         ("cagrad(c=1, c=2)", pg.ParameterError, "gives c twice"),
         ("clipped-mgda(cap=1, true)", pg.ParameterError, "follows a named parameter"),
         ("cagrad(__import__('os').getpid())", pg.ParameterError, "is not a number, word"),

@@ -10,7 +10,7 @@ import ast
 import difflib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -27,6 +27,7 @@ from paretograd.aggregators.gradvac import GradVac
 from paretograd.aggregators.krum import Krum
 from paretograd.aggregators.mixed import mas_rand, mas_rr
 from paretograd.aggregators.moments import DBMTL, ExcessMTL, MConFIG, MoCo
+from paretograd.aggregators.momentum import CRMOGM
 from paretograd.aggregators.named import (
     MGDA,
     CAGrad,
@@ -41,6 +42,7 @@ from paretograd.aggregators.named import (
 from paretograd.aggregators.pcgrad import PCGrad, PCGradPlus
 from paretograd.aggregators.power import PIVRG, FairGrad, NashMTL
 from paretograd.aggregators.priority import PCD
+from paretograd.aggregators.wrappers import ClippedRows, UnitRows
 from paretograd.errors import ParameterError, UnknownNameError
 
 _CLASSES: tuple[type[Aggregator], ...] = (
@@ -77,6 +79,9 @@ FURTHER: dict[str, type[Aggregator]] = {
     cls.name: cls for cls in (GradDrop, TrimmedMean, MoCo, ExcessMTL, DBMTL, MConFIG, GradNorm, MoDo, SDMGrad)
 }
 
+#: Rules around a rule, which is their first argument: ``unit-rows(upgrad)``.
+WRAPPERS: dict[str, Callable[..., Aggregator]] = {cls.name: cls for cls in (UnitRows, ClippedRows, CRMOGM)}
+
 #: The paper's schedules, which switch between rules.
 SCHEDULES: dict[str, Callable[..., Aggregator]] = {"mas-rand": mas_rand, "mas-rr": mas_rr}
 
@@ -87,10 +92,10 @@ def _folded(name: str) -> str:
 
 
 #: Registered name by folded name, of the rule or of its class: ``nashmtl``, ``pcgradplus``.
-_SPELLINGS = {_folded(cls.__name__): name for name, cls in (REGISTRY | FURTHER).items()}
-_SPELLINGS |= {_folded(name): name for name in (*REGISTRY, *FURTHER, *SCHEDULES)}
+_SPELLINGS = {_folded(cls.__name__): name for name, cls in (REGISTRY | FURTHER | WRAPPERS).items()}
+_SPELLINGS |= {_folded(name): name for name in (*REGISTRY, *FURTHER, *WRAPPERS, *SCHEDULES)}
 
-_KNOWN = [*REGISTRY, *FURTHER, "mas-rand", "mas-rr(N)"]
+_KNOWN = [*REGISTRY, *FURTHER, *(f"{name}(RULE)" for name in WRAPPERS), "mas-rand", "mas-rr(N)"]
 
 _RULE = re.compile(r"(?P<name>[^()*\s](?:[^()*]*[^()*\s])?)\s*(?:\((?P<inside>.*)\))?\s*(?P<star>\*?)", re.DOTALL)
 _KEY = re.compile(r"\s*(?P<key>[A-Za-z_]\w*)\s*=(?P<value>.*)", re.DOTALL)
@@ -103,7 +108,8 @@ _EXAMPLE = "such as mgda, upgrad*, mas-rr(100) or capped-mgda(cap=0.2)"
 def names(further: bool = False) -> list[str]:
     """Return the names of all single rules. A trailing ``*`` selects the normalized variant.
 
-    `get` also accepts the paper's schedules, ``mas-rand`` and ``mas-rr(N)``, which switch between rules.
+    `get` also accepts the paper's schedules, ``mas-rand`` and ``mas-rr(N)``, which switch between rules, and rules
+    around a rule: ``unit-rows(RULE)``, ``clipped-rows(RULE)`` and ``cr-mogm(RULE)``.
 
     Args:
         further: also name rules that need more than a Gramian: the rows, the values of the losses, or several batches.
@@ -116,15 +122,25 @@ def get(name: str, **parameters: Any) -> Aggregator:
 
     Args:
         name: one of `names`, ``mas-rand`` or ``mas-rr``, with a trailing ``*`` for the normalized variant. Parameters
-            may follow in parentheses: ``capped-mgda(cap=0.2)*``. Case, hyphens, underscores and spaces are ignored:
-            ``NashMTL`` and ``nash_mtl`` mean ``nash-mtl``.
+            may follow in parentheses: ``capped-mgda(cap=0.2)*``. A rule around a rule takes that one first:
+            ``clipped-rows(upgrad, max_norm=2)``. Case, hyphens, underscores and spaces are ignored: ``NashMTL`` and
+            ``nash_mtl`` mean ``nash-mtl``.
         **parameters: passed to the class.
     """
-    written = read_rule(str(name))
+    return _made(str(name), None, parameters)
+
+
+def _made(text: str, seed: int | None, parameters: Mapping[str, Any]) -> Aggregator:
+    """Return the rule of a text. Random rules without a seed of their own get ``seed``, unless it is None."""
+    written = read_rule(text)
     maker, given = maker_of(written.name), written_parameters(written)
     twice = sorted(set(given) & set(parameters))
     if twice:
-        raise ParameterError(f"{name!r} already gives {', '.join(twice)}; give it once")
+        raise ParameterError(f"{text!r} already gives {', '.join(twice)}; give it once")
+    if seed is not None and "seed" in signature(maker).parameters:
+        given = {"seed": seed} | given
+    if spelled(written.name) in WRAPPERS and isinstance(inner := given.get("aggregator"), str):
+        given["aggregator"] = _made(inner, seed, {})
     try:
         aggregator = maker(**given, **parameters)
     except TypeError as error:
@@ -139,12 +155,7 @@ def parse_aggregators(text: str, seed: int | None = None) -> list[Aggregator]:
         text: names as `get` accepts them, separated by commas.
         seed: seed of random rules without a seed of their own; None draws seeds from torch's global generator.
     """
-    rules = []
-    for part in split_list(text):
-        written = read_rule(part)
-        draws = "seed" in signature(maker_of(written.name)).parameters
-        given = {"seed": seed} if draws and "seed" not in written_parameters(written) else {}
-        rules.append(get(part, **given))
+    rules = [_made(part, seed, {}) for part in split_list(text)]
     if not rules:
         raise ParameterError("the list of aggregators is empty; name at least one, such as mgda,upgrad*")
     return rules
@@ -158,9 +169,9 @@ def spelled(plain: str) -> str:
 def maker_of(plain: str) -> Callable[..., Aggregator]:
     """Return the class or function for a name without star or parameters."""
     known = spelled(plain)
-    maker = (REGISTRY | FURTHER | SCHEDULES).get(known)
+    maker = (REGISTRY | FURTHER | WRAPPERS | SCHEDULES).get(known)
     if maker is None:
-        near = difflib.get_close_matches(plain, [*REGISTRY, *FURTHER, *SCHEDULES], n=1)
+        near = difflib.get_close_matches(plain, [*REGISTRY, *FURTHER, *WRAPPERS, *SCHEDULES], n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UnknownNameError(f"no aggregator is called {plain!r}.{hint} Known names: {', '.join(_KNOWN)}")
     return maker
@@ -199,9 +210,12 @@ def read_rule(text: str) -> Written:
     if found is None:
         error = ParameterError if "(" in text else UnknownNameError
         raise error(f"{text!r} is not a rule; write a name, {_EXAMPLE}. A star goes at the end")
+    parts = split_list(found["inside"] or "")
     values: list[Any] = []
+    if parts and spelled(found["name"]) in WRAPPERS and not _KEY.fullmatch(parts[0]):
+        values.append(parts.pop(0))  # a rule, which is read when it is made
     keywords: dict[str, Any] = {}
-    for part in split_list(found["inside"] or ""):
+    for part in parts:
         named = _KEY.fullmatch(part)
         if named is None:
             if keywords:
