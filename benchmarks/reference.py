@@ -161,3 +161,28 @@ def config(J: Array) -> Array:
 def _thin(J: Array) -> Array:
     """Return the rows in coordinates of their span, shape ``(m, min(m, n))``."""
     return np.asarray(np.linalg.qr(J.T, mode="r")).T
+
+
+def aligned_mtl(J: Array) -> Array:
+    """Return ``s_min V U' p`` for the singular value decomposition ``J = U S V'`` and p = 1/m."""
+    U, S, Vt = np.linalg.svd(J, full_matrices=False)
+    return S[-1] * (Vt.T @ (U.T @ np.full(len(J), 1.0 / len(J))))
+
+
+def pcd(J: Array, tau: float = 0.02) -> Array:
+    """Return the first step: the point nearest to the first unit gradient with slopes of at least tau, of its length.
+
+    A point with these slopes moves the constraints to a cone.
+    """
+    units = J / np.linalg.norm(J, axis=1)[:, None]
+    others = units[1:]
+    start = np.linalg.lstsq(others, np.full(len(others), tau), rcond=None)[0]
+    q = units[0] - start
+    d = units[0] + others.T @ _nonnegative(others, -q)
+    return np.linalg.norm(J[0]) * d / np.linalg.norm(d)
+
+
+def krum(J: Array, power: float = 2.0) -> Array:
+    """Return the gradient with the least sum of distances, to this power, to its m - 2 nearest neighbours."""
+    apart = np.linalg.norm(J[:, None] - J, axis=2) ** power
+    return J[int(np.sort(apart, axis=1)[:, 1 : len(J) - 1].sum(axis=1).argmin())]

@@ -153,7 +153,10 @@ def markdown(cells: Sequence[Cell]) -> str:
     methods = list(dict.fromkeys(cell.method for cell in cells))
     at = {(cell.method, cell.family, cell.m): cell for cell in cells}
     for method in methods:
-        rows += [[method, f, *(_factor(at[method, f, m].ratio) for m in sizes)] for f in _families(cells)]
+        rows += [
+            [method, f, *(_factor(at[method, f, m].ratio) if (method, f, m) in at else "-" for m in sizes)]
+            for f in _families(cells)
+        ]
     lines += markdown_table(["method", "rows", *(f"m = {m}" for m in sizes)], rows, names=2)
     for family in _families(cells):
         lines += ["", f"### Time and accuracy, {family} rows", ""]

@@ -44,7 +44,7 @@ def main() -> None:
     wanted = None if arguments.only is None else arguments.only.lower().split(",")
     chosen = [method for method in METHODS if wanted is None or method.name.lower() in wanted]
     sizes, budget = (QUICK_SIZES, 0.15) if arguments.quick else (SIZES, arguments.seconds)
-    jobs = [(method, m, family) for m in sizes for family in FAMILIES for method in chosen]
+    jobs = [(method, m, family) for m in sizes for family in FAMILIES for method in chosen if m >= method.least]
     cells = []
     started = perf_counter()
     for done, (method, m, family) in enumerate(jobs):

@@ -154,7 +154,8 @@ def _cosines(G: Array, norms: Array, eps: float) -> Array:
                 "From a Jacobian J of shape (m, n), pass paretograd.gramian(J)"
             )
         C = 0.5 * (C + C.T)
-    flat = C.ravel()
+    flat = C.ravel(order="K")  # a view, whatever the order of the entries
+    flat[:: len(C) + 1] = 1.0  # first, since rounding of the diagonal alone often exceeds 1
     largest = max(float(flat[flat.argmax()]), -float(flat[flat.argmin()]))
     if largest > 1.0 + slack:
         i, j = np.unravel_index(int(np.abs(C).argmax()), C.shape)
@@ -164,7 +165,6 @@ def _cosines(G: Array, norms: Array, eps: float) -> Array:
         )
     if largest > 1.0:
         np.clip(C, -1.0, 1.0, out=C)
-    flat[:: len(C) + 1] = 1.0
     return C
 
 

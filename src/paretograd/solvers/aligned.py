@@ -10,7 +10,7 @@ import numpy as np
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
 from paretograd.solvers.lapack import graded_svd, pivoted_qr, solve_triangular, spanning_rows
-from paretograd.solvers.rank import rounding, spectrum, weights_if_independent, without_rounding
+from paretograd.solvers.rank import factor_if_independent, rounding, spectrum, without_rounding
 
 Scale = Literal["min", "median", "rmse"]
 
@@ -21,7 +21,8 @@ def align(unit: UnitGramian, preference: Array, scale: Scale) -> Array:
     Eigenvalues of G itself would lose the short gradients if norms range over more than eight decades. So let r of the
     rows span the others: ``J = D M B`` with the norms in D, unit rows in B, and ``B B' = L L'``. Householder's method
     on the sorted rows gives ``D M = Q R``, accurate row by row, and one-sided Jacobi ``R L = V S A'``, in which only
-    the well-conditioned L limits the accuracy. The non-zero spectrum of G is then S squared, with the vectors QV.
+    the well-conditioned L limits the accuracy. The non-zero spectrum of G is then S squared, with the vectors QV. If
+    the gradients are independent, M is the identity, and so is Q.
 
     The weights w are those in the span of Q with ``J.T w = sigma B' inv(L') A V'Q'p``: there is no division by a small
     singular value.
@@ -31,19 +32,19 @@ def align(unit: UnitGramian, preference: Array, scale: Scale) -> Array:
         preference: p, shape ``(m,)``.
         scale: which singular value sigma is: the smallest, the median, or the root of the mean square.
     """
-    order = np.argsort(-unit.norms, kind="stable")
-    norms = unit.norms[order] / (math.sqrt(unit.norms.min()) * math.sqrt(unit.norms.max()))
-    p = unit.restrict(preference)[order]
-    if weights_if_independent(unit) is not None:
-        L = np.asarray(np.linalg.cholesky(unit.C[np.ix_(order, order)]), dtype=np.float64)
-        Q, R, columns = np.eye(len(p)), np.diag(norms), np.arange(len(p))
-    else:
-        values, vectors = spectrum(unit)
-        vectors = vectors[order]
-        M, L = spanning_rows((vectors * values) @ vectors.T, len(values))
-        Q, R, columns = pivoted_qr(without_rounding(M, unit) * norms[:, None])
+    norms = unit.norms / (math.sqrt(unit.norms.min()) * math.sqrt(unit.norms.max()))
+    p = unit.restrict(preference)
+    L = factor_if_independent(unit)
+    if L is not None:
+        A, S, V = graded_svd(L.T * norms)
+        return unit.expand(solve_triangular(L.T, _chosen(S, scale) * (A @ (p @ V))) / norms)
+    order = np.argsort(-norms, kind="stable")
+    values, vectors = spectrum(unit)
+    vectors = vectors[order]
+    M, L = spanning_rows((vectors * values) @ vectors.T, len(values))
+    Q, R, columns = pivoted_qr(without_rounding(M, unit) * norms[order, None])
     A, S, V = graded_svd((R @ L[columns]).T)
-    shares = V.T @ (Q.T @ p)
+    shares = V.T @ (Q.T @ p[order])
     if np.linalg.norm(shares) <= rounding(unit) * np.linalg.norm(p):  # J.T p is zero, and so is the direction
         return np.zeros(unit.m)
     sums = solve_triangular(L.T, _chosen(S, scale) * (A @ shares))

@@ -26,22 +26,25 @@ def nearest_to_their_neighbours(unit: UnitGramian, neighbours: int, count: int) 
         count: number of gradients to return.
     """
     scores, errors = _scores(unit, neighbours)
-    left = np.ones(unit.m, dtype=bool)
     chosen = np.empty(count, dtype=np.intp)
     for place in range(count):
-        least = int(np.where(left, scores, np.inf).argmin())
-        chosen[place] = (left & (scores - scores[least] <= errors + errors[least])).argmax()
-        left[chosen[place]] = False
+        least = scores.argmin()
+        chosen[place] = k = int((scores - scores[least] <= errors + errors[least]).argmax())
+        scores[k] = np.inf
     return chosen
 
 
 def _scores(unit: UnitGramian, neighbours: int) -> tuple[Array, Array]:
     """Return the sums of squared distances to the nearest neighbours, and bounds of their rounding errors."""
     norms, C = unit.expand(unit.norms), unit.expand(unit.expand(unit.C).T)
-    norms = norms * (_LONGEST / (norms.max() or 1.0))
-    sums = np.add.outer(norms**2, norms**2)
-    apart = np.maximum(sums - 2.0 * (C * norms) * norms[:, None], 0.0)
-    np.fill_diagonal(apart, np.inf)
-    nearest = apart.argsort(axis=1, kind="stable")[:, :neighbours]
-    errors = _UNITS * max(unit.eps, 2e-16) * np.take_along_axis(sums, nearest, 1).sum(axis=1)
-    return np.take_along_axis(apart, nearest, 1).sum(axis=1), errors
+    norms = norms * (_LONGEST / (norms[norms.argmax()] or 1.0))
+    squares = norms * norms
+    apart = squares + squares[:, None]
+    products = C * (2.0 * norms)
+    products *= norms[:, None]
+    apart -= products
+    apart.ravel()[:: unit.m + 1] = np.inf  # no gradient is its own neighbour
+    apart.sort(axis=1)
+    scores = np.add.reduce(apart[:, :neighbours], axis=1)
+    # |g_i|^2 <= 2 |g_k|^2 + 2 |g_k - g_i|^2 bounds the squares of which the distances are differences.
+    return scores, _UNITS * max(unit.eps, 2e-16) * (3.0 * neighbours * squares + 2.0 * scores)

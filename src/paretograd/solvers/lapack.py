@@ -54,6 +54,15 @@ def solve_spd(A: Array, b: Array, singular: float = SINGULAR) -> Array | None:
     return x  # type: ignore[no-any-return]
 
 
+def cholesky(A: Array, singular: float = SINGULAR) -> Array | None:
+    """Return the lower Cholesky factor of A, with a diagonal near one; None if A is singular, as for `solve_spd`."""
+    factor, info = _lapack().dpotrf(A, lower=1, clean=1)
+    pivots = factor.diagonal()
+    if info != 0 or pivots[pivots.argmin()] ** 2 < singular:
+        return None
+    return factor  # type: ignore[no-any-return]
+
+
 @lru_cache(maxsize=64)
 def _shift(m: int, resolution: float) -> Array:
     return (10.0 * resolution) ** 2 * np.eye(m)

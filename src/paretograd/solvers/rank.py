@@ -7,7 +7,7 @@ import numpy as np
 from paretograd.geometry.cones import FLOAT32_ROWS
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import UnitGramian
-from paretograd.solvers.lapack import solve_spd
+from paretograd.solvers.lapack import cholesky, solve_spd
 
 #: If all squared Cholesky pivots exceed this, the rank is full, for any order of the rows.
 _INDEPENDENT = 1e-6
@@ -15,7 +15,17 @@ _INDEPENDENT = 1e-6
 
 def weights_if_independent(unit: UnitGramian) -> Array | None:
     """Return weights y of the unit gradients with ``C y = 1``, or None if C may be singular."""
-    return solve_spd(unit.C.copy(), np.ones(len(unit.norms)), max(_INDEPENDENT, 100.0 * unit.resolution**2))
+    return solve_spd(unit.C.copy(), np.ones(len(unit.norms)), _singular(unit))
+
+
+def factor_if_independent(unit: UnitGramian) -> Array | None:
+    """Return the lower Cholesky factor of C, or None if C may be singular."""
+    return cholesky(unit.C, _singular(unit))
+
+
+def _singular(unit: UnitGramian) -> float:
+    """Return the squared distance from the span of others below which a unit gradient may lie in it."""
+    return max(_INDEPENDENT, 100.0 * unit.resolution**2)
 
 
 def spectrum(unit: UnitGramian) -> tuple[Array, Array]:
