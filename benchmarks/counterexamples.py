@@ -17,13 +17,22 @@ import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from scipy.optimize import linprog
 
-from paretograd.reports.rules.counterexamples import LEAST_MARGIN, PATH, Case, Counterexample, counterexamples
+from paretograd.errors import InputError
+from paretograd.reports.rules.counterexamples import (
+    LEAST_MARGIN,
+    PATH,
+    Case,
+    Counterexample,
+    Moment,
+    counterexamples,
+)
 from paretograd.reports.rules.properties import PROPERTIES
 from paretograd.reports.rules.rows import ROWS, RowSpec
 
@@ -40,8 +49,12 @@ DRAWS, STEPS = 400, 8
 MORE = 10
 #: A violation counts as found from this margin on, and a smaller counter-example must keep it.
 WANTED = 2.5 * LEAST_MARGIN
+#: Largest multiplier.
+LARGEST = 20
 #: Entries of separating vectors.
 REACH = 4
+#: Random histories and losses tried with each Jacobian, for a rule that sees them, and the most earlier steps.
+VARIANTS, EARLIER = 6, 3
 
 
 def main() -> None:
@@ -93,9 +106,10 @@ def search(spec: RowSpec, key: str) -> Counterexample | None:
         return search_alignment(spec, rng)
     attempt = ATTEMPTS[key](spec)
     for J in jacobians(rng, dependent=key in JUMPS):
-        example = attempt(J)
-        if example is not None:
-            return upright(smallest(example))
+        with suppress(InputError):  # the rule does not take this number of rows
+            example = attempt(J)
+            if example is not None:
+                return upright(smallest(example))
     return None
 
 
@@ -122,7 +136,10 @@ def jacobians(rng: np.random.Generator, dependent: bool) -> Iterator[Matrix]:
 
 
 def violates(example: Counterexample) -> bool:
-    margin = example.margin
+    try:
+        margin = example.margin
+    except InputError:  # the rule does not take this number of rows
+        return False
     return np.isfinite(margin) and margin >= WANTED
 
 
@@ -139,7 +156,7 @@ def separated(key: str) -> Callable[[RowSpec], Attempt]:
         def attempt(J: Matrix) -> Counterexample | None:
             A = np.array(J, dtype=np.float64)
             for case in cases(spec, J):
-                d = case.direction(spec.rule, case.at()).numpy()
+                d = case.direction(spec.rule).numpy()
                 Z = vectors(A.shape[1])
                 lengths, slopes, inner = np.linalg.norm(Z, axis=1), Z @ A.T, Z @ d
                 if key == "in_cone":
@@ -162,11 +179,46 @@ def separated(key: str) -> Callable[[RowSpec], Attempt]:
 
 
 def cases(spec: RowSpec, J: Matrix, step: Matrix | None = None) -> list[Case]:
-    """The directions of the row for J: one, or several for a schedule."""
-    return [Case(J, step, after=after) for after in range(5 if spec.rule.startswith("mas") else 1)]
+    """The directions of the row for J: one, or several for a schedule and for a rule that sees more than J."""
+    if spec.rule.startswith("mas"):
+        return [Case(J, step=step, after=after) for after in range(5)]
+    rng = np.random.default_rng(zlib.crc32(np.array(J).tobytes()))
+    plain = Case(J, step=step)
+    draws = [replace(plain, rule=rule) for rule in spec.others]
+    return [plain, *draws, *(varied(spec, plain, rng) for _ in range(VARIANTS if sees_more(spec) else 0))]
 
 
-def with_options(key: str, field: str, options: Callable[[int], list[tuple[int, ...]]]) -> Callable[[RowSpec], Attempt]:
+def sees_more(spec: RowSpec) -> bool:
+    """Return True if the direction depends on losses, other batches, or steps before."""
+    return recalls(spec) or "losses" in spec.needs or "batches" in spec.needs
+
+
+def recalls(spec: RowSpec) -> bool:
+    return spec.state not in ("", "random numbers", "m scores") and not spec.rule.startswith("mas")
+
+
+def varied(spec: RowSpec, case: Case, rng: np.random.Generator, losses: tuple[int, ...] | None = None) -> Case:
+    """Return the case with a random history and random losses, or with given ones."""
+    m, n = np.array(case.jacobian).shape
+    high = max(int(np.abs(case.jacobian).max(initial=1)), 1)
+
+    def matrix() -> Matrix:
+        return rng.integers(-high, high + 1, (m, n)).tolist()
+
+    def extra(losses: tuple[int, ...] | None) -> dict[str, tuple]:
+        drawn = tuple(rng.integers(1, rng.choice([3, 10]), m).tolist()) if losses is None else losses
+        learned = tuple(rng.integers(-2, 3, m).tolist()) if "learned" in spec.state else ()
+        batches = (matrix(), matrix()) if "batches" in spec.needs else ()
+        return {"losses": drawn if "losses" in spec.needs else (), "batches": batches, "learned": learned}
+
+    count = int(rng.integers(EARLIER + 1)) if recalls(spec) else 0
+    earlier = tuple(Moment(matrix(), **extra(None)) for _ in range(count))
+    moved = case.step is not None and "losses" in spec.needs
+    change = tuple(rng.integers(-1, 2, m).tolist()) if moved else ()
+    return replace(case, earlier=earlier, losses_step=change, **extra(losses))
+
+
+def with_options(key: str, field: str, options: Callable[[int], list]) -> Callable[[RowSpec], Attempt]:
     """The search over one field: orders or factors of the rows."""
 
     def of(spec: RowSpec) -> Attempt:
@@ -213,8 +265,8 @@ def jumping(key: str) -> Callable[[RowSpec], Attempt]:
                 E = np.zeros(A.shape, dtype=int)
                 column = -1 if rng.random() < 0.5 else rng.integers(A.shape[1])
                 E[rng.integers(len(A)), column] = rng.choice([-1, 1])
-                for case in cases(spec, J, E.tolist()):
-                    example = Counterexample(spec.rule, key, (case,), z=inside)
+                for case, between in itertools.product(cases(spec, J, E.tolist()), jumps_anywhere(spec)):
+                    example = Counterexample(spec.rule, key, (case,), z=inside, between=between)
                     if violates(example):
                         return example
             return None
@@ -222,6 +274,11 @@ def jumping(key: str) -> Callable[[RowSpec], Attempt]:
         return attempt
 
     return of
+
+
+def jumps_anywhere(spec: RowSpec) -> tuple[bool, ...]:
+    """Return the kinds of jumps to look for: a random threshold is hit between two Jacobians of integers."""
+    return (True,) if spec.others else (False,)
 
 
 def search_alignment(spec: RowSpec, rng: np.random.Generator) -> Counterexample | None:
@@ -235,9 +292,11 @@ def vanishing(spec: RowSpec, rng: np.random.Generator) -> Counterexample | None:
         for _ in range(2 * DRAWS):
             A = rng.integers(-high, high + 1, (m, n)) * rng.integers(0, 2, (m, 1))
             E = rng.integers(-1, 2, (m, n))
-            example = Counterexample(spec.rule, "aligned", (Case(A.tolist(), E.tolist()),))
-            margin = example.margin
-            if np.isfinite(margin) and margin >= WANTED:
+            case = Case(A.tolist(), step=E.tolist())
+            if sees_more(spec):
+                case = replace(varied(spec, case, rng), losses_step=())
+            example = Counterexample(spec.rule, "aligned", (case,))
+            if violates(example):
                 return upright(smallest(example))
     return None
 
@@ -246,11 +305,14 @@ def opposed(spec: RowSpec, rng: np.random.Generator) -> Counterexample | None:
     """Solve a linear program for multipliers on a pool of Jacobians with the same m, and all their cyclic shifts."""
     for (m, n), high in itertools.product(SHAPES[1:], (3, 9, 20)):
         pool = []
+        losses = tuple(rng.integers(1, 4, m).tolist())
         for _ in range(DRAWS):
             J = rng.integers(-high, high + 1, (m, n)) * (1 if high < 20 else rng.choice([1, 10], (m, 1)))
             for shift in range(m):
-                rows = np.roll(J, shift, axis=0).tolist()
-                pool += [Case(rows, rule=rule) for rule in (None, *spec.others)]
+                case = Case(np.roll(J, shift, axis=0).tolist())
+                if sees_more(spec):
+                    case = varied(spec, case, rng, losses)
+                pool += [replace(case, rule=rule) for rule in (None, *spec.others)]
         example = multiplied(spec, pool)
         if example is not None:
             while True:  # leave out cases
@@ -275,11 +337,16 @@ def multiplied(spec: RowSpec, pool: list[Case]) -> Counterexample | None:
     slopes, kept = [], []
     for case in pool:
         J = case.at()
-        d = case.direction(spec.rule, J)
+        try:
+            d = case.direction(spec.rule)
+        except InputError:
+            continue  # the rule does not take this number of rows
         size = float(J.norm(dim=1).max() * d.norm())
         if size > 1e-6:
             slopes.append((J @ d / size).numpy())
             kept.append((case, size))
+    if not kept:
+        return None
     S = np.array(slopes).T  # m x cases
     m, count = S.shape
     # minimise v subject to S y <= v, y >= 0, sum y = 1
@@ -297,6 +364,8 @@ def multiplied(spec: RowSpec, pool: list[Case]) -> Counterexample | None:
     for scale in (1, 2, 3, 5, 10, 30, 100, 1000):
         least = min(y for _, y in chosen)
         whole = tuple(replace(case, multiplier=max(1, round(scale * y / least))) for case, y in chosen)
+        if max(case.multiplier for case in whole) > LARGEST:
+            continue
         example = Counterexample(spec.rule, "aligned", whole)
         if violates(example):
             return example
@@ -319,16 +388,23 @@ def smallest(example: Counterexample) -> Counterexample:
     return example
 
 
-def edited(example: Counterexample, edit: Callable[[np.ndarray], np.ndarray]) -> tuple[Case, ...]:
-    """Return the cases with the same change in every matrix."""
-    return tuple(
-        replace(
-            case,
-            jacobian=edit(np.array(case.jacobian)).tolist(),
-            step=None if case.step is None else edit(np.array(case.step)).tolist(),
-        )
-        for case in example.cases
-    )
+def edited(example: Counterexample, edit: Callable[[np.ndarray], np.ndarray], row: int = -1) -> tuple[Case, ...]:
+    """Return the cases with the same change in every matrix, and without a row's numbers if it is dropped."""
+
+    def of(moment: Moment) -> Moment:
+        changed = {
+            field: value[:row] + value[row + 1 :]
+            for field in ("losses", "learned", "losses_step")
+            if row >= 0 and (value := getattr(moment, field, ()))
+        }
+        if moment.batches:
+            changed["batches"] = tuple(edit(np.array(J)).tolist() for J in moment.batches)
+        if isinstance(moment, Case):
+            changed["earlier"] = tuple(map(of, moment.earlier))
+            changed["step"] = None if moment.step is None else edit(np.array(moment.step)).tolist()
+        return replace(moment, jacobian=edit(np.array(moment.jacobian)).tolist(), **changed)
+
+    return tuple(map(of, example.cases))
 
 
 def upright(example: Counterexample) -> Counterexample:
@@ -353,18 +429,11 @@ def simpler(example: Counterexample) -> Iterator[Counterexample]:
             yield replace(example, cases=edited(example, partial(np.delete, obj=j, axis=1)), z=z)
     for k in range(m if m > 2 and not example.order else 0):
         kept = tuple(np.delete(example.factors, k).tolist()) if example.factors else ()
-        yield replace(example, cases=edited(example, partial(np.delete, obj=k, axis=0)), factors=kept)
+        yield replace(example, cases=edited(example, partial(np.delete, obj=k, axis=0), k), factors=kept)
+    yield from simpler_losses(example)
     for i, case in enumerate(example.cases):
-        for field in ("jacobian", "step"):
-            if getattr(case, field) is None:
-                continue
-            values = np.array(getattr(case, field))
-            for k, j in np.argwhere(values):
-                for entry in dict.fromkeys((0, int(values[k, j] / 2), int(values[k, j] - np.sign(values[k, j])))):
-                    changed = values.copy()
-                    changed[k, j] = entry
-                    one = replace(case, **{field: changed.tolist()})
-                    yield replace(example, cases=(*example.cases[:i], one, *example.cases[i + 1 :]))
+        for one in simpler_cases(case):
+            yield replace(example, cases=(*example.cases[:i], one, *example.cases[i + 1 :]))
     for j, value in enumerate(example.z):
         if value and (abs(value) > 1 or sum(map(bool, example.z)) > 1):
             z = list(example.z)
@@ -375,13 +444,71 @@ def simpler(example: Counterexample) -> Iterator[Counterexample]:
             yield replace(example, factors=(*example.factors[:k], value // 2, *example.factors[k + 1 :]))
 
 
+def simpler_losses(example: Counterexample) -> Iterator[Counterexample]:
+    """Yield variants with smaller losses, the same in all cases."""
+    losses = example.cases[0].losses
+    for smaller in ((), *lowered(losses, 1)) if losses else ():
+        yield replace(example, cases=tuple(replace(case, losses=smaller) for case in example.cases))
+
+
+def simpler_cases(case: Case) -> Iterator[Case]:
+    """Yield simpler variants of a case: without a step before, and with smaller numbers."""
+    for k, moment in enumerate(case.earlier):
+        yield replace(case, earlier=case.earlier[:k] + case.earlier[k + 1 :])
+        for smaller in simpler_moments(moment):
+            yield replace(case, earlier=(*case.earlier[:k], smaller, *case.earlier[k + 1 :]))
+    if case.losses_step:
+        for smaller in ((), *lowered(case.losses_step, 0)):
+            yield replace(case, losses_step=smaller)
+    if case.step is not None:
+        for matrix in nearer_zero(case.step):
+            yield replace(case, step=matrix)
+    yield from simpler_moments(case, losses=False)
+
+
+def simpler_moments(moment: Moment, losses: bool = True) -> Iterator:
+    """Yield a step with smaller numbers."""
+    if losses and moment.losses:
+        for smaller in ((), *lowered(moment.losses, 1)):
+            yield replace(moment, losses=smaller)
+    if moment.learned:
+        for smaller in ((), *lowered(moment.learned, 0)):
+            yield replace(moment, learned=smaller)
+    if moment.batches:
+        yield replace(moment, batches=())
+        yield replace(moment, batches=moment.batches[1:])
+        for k, J in enumerate(moment.batches):
+            for matrix in nearer_zero(J):
+                yield replace(moment, batches=(*moment.batches[:k], matrix, *moment.batches[k + 1 :]))
+    for matrix in nearer_zero(moment.jacobian):
+        yield replace(moment, jacobian=matrix)
+
+
+def lowered(values: tuple[int, ...], least: int) -> Iterator[tuple[int, ...]]:
+    """Yield numbers of which one is nearer to the least."""
+    for k, value in enumerate(values):
+        for entry in dict.fromkeys((least, int(value - np.sign(value - least)))):
+            if entry != value:
+                yield (*values[:k], entry, *values[k + 1 :])
+
+
+def nearer_zero(rows: Matrix) -> Iterator[Matrix]:
+    """Yield matrices of which one entry is nearer to zero."""
+    values = np.array(rows)
+    for k, j in np.argwhere(values):
+        for entry in dict.fromkeys((0, int(values[k, j] / 2), int(values[k, j] - np.sign(values[k, j])))):
+            changed = values.copy()
+            changed[k, j] = entry
+            yield changed.tolist()
+
+
 JUMPS = ("continuous", "continuous_inside")
 ATTEMPTS: dict[str, Callable[[RowSpec], Attempt]] = {
     "in_cone": separated("in_cone"),
     "in_hull": separated("in_hull"),
     "long": separated("long"),
     "non_conflicting": plain("non_conflicting"),
-    "degree": plain("degree"),
+    "degree": with_options("degree", "exponent", lambda m: [1, -15]),
     "equivariant": with_options("equivariant", "order", orders),
     "scale_invariant": with_options("scale_invariant", "factors", factors),
     "continuous": jumping("continuous"),

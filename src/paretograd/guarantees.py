@@ -192,10 +192,12 @@ class Guarantee:
         alignment: the largest proved constant c of condition (A), ``<d, grad F> >= c |d|^2``; None if there is none.
             It may exceed the theorem's own constant.
         F: the surrogate function to which the constant refers.
-        degree: ``A(t J) = t ** degree * A(J)`` for t > 0; None if there is no such degree.
-        equivariant: permuting the objectives does not change the direction.
-        scale_invariant: scaling each gradient by a positive factor of its own changes at most the length of the
-            direction.
+        degree: multiplying all losses by t > 0 from the first step on multiplies the direction by ``t ** degree``. For
+            a rule without memory, this is ``A(t J) = t ** degree * A(J)``. None if there is no such degree.
+        recalls_lengths: the rule keeps something from step to step that depends on the lengths of the gradients.
+        equivariant: permuting the objectives, and what the rule keeps for each, does not change the direction.
+        scale_invariant: multiplying each loss by a positive factor of its own, from the first step on, changes at most
+            the length of the direction.
         continuous: the direction is a continuous function of the Jacobian, at every Jacobian.
         continuous_inside: it is continuous at every Jacobian with gamma > 0, which `continuous` implies.
         note: conditions on which the guarantee depends, in words.
@@ -212,6 +214,7 @@ class Guarantee:
     alignment: float | None = None
     F: Surrogate = SUM
     degree: float | None = 1.0
+    recalls_lengths: bool = False
     equivariant: bool = True
     scale_invariant: bool = False
     continuous: bool = False
@@ -280,6 +283,7 @@ class Guarantee:
             in_hull=all(promise.in_hull for promise in promises),
             beyond_hull=all(promise.beyond_hull for promise in promises),
             degree=degrees.pop() if len(degrees) == 1 else None,
+            recalls_lengths=any(promise.recalls_lengths for promise in promises),
             equivariant=all(promise.equivariant for promise in promises),
             scale_invariant=all(promise.scale_invariant for promise in promises),
             continuous=all(promise.continuous for promise in promises),

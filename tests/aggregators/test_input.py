@@ -65,8 +65,9 @@ def test_all_gradients_tiny_or_huge(row: Row, scale: float) -> None:
 def test_squares_that_underflow(row: Row, scale: float) -> None:
     """A Jacobian is scaled before it is squared; a Gramian keeps its digits as long as float64 does."""
     J = torch.randn(row.objectives, 9, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    degree = row.make().guarantee.degree
-    if degree is None:
+    promise = row.make().guarantee
+    degree = promise.degree
+    if degree is None or promise.recalls_lengths:  # a step that is scaled by itself would spoil what the rule recalls
         pytest.skip("the rule does not promise it")
     base, factor = row.make()(J), scale**degree
     close = {"rtol": 1e-9, "atol": 1e-11 * float(base.abs().max())}

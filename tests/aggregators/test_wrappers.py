@@ -134,7 +134,9 @@ def test_averages_may_conflict_and_are_told_so() -> None:
     assert (J @ rule(J)).min() < 0.0
     assert not rule.guarantee.non_conflicting
     assert pg.CRMOGM(pg.UPGrad(), 0.0).guarantee == pg.UPGrad().guarantee
-    assert pg.CRMOGM(pg.NashMTL()).guarantee.degree is None
+    promise = pg.CRMOGM(pg.NashMTL()).guarantee
+    assert promise.degree == 0.0
+    assert promise.recalls_lengths
 
 
 def test_momentum_may_grow() -> None:

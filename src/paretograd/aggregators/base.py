@@ -123,9 +123,12 @@ class Aggregator(ABC):
         if quick is not None:
             return combine(torch.from_numpy(self._outcome(*quick).weights), jacobian)
         G = gramian(jacobian)
-        if underflows(jacobian, G) and (degree := self.guarantee.degree) is not None:
-            large, exponent = enlarge(jacobian)
-            return scale_by_power(combine(self.weights(gramian(large)), large), degree * exponent[..., None])
+        if underflows(jacobian, G):
+            promise = self.guarantee
+            if promise.degree is not None and not promise.recalls_lengths:
+                large, exponent = enlarge(jacobian)
+                found = combine(self.weights(gramian(large)), large)
+                return scale_by_power(found, promise.degree * exponent[..., None])
         return combine(self.weights(G), jacobian)
 
     def observe(self, losses: Tensor | Sequence[float]) -> None:  # noqa: B027  # most rules ignore them

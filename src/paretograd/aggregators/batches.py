@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,11 @@ class MoDo(CrossAggregator):
 
     def __init__(self, gamma: float = 0.1, rho: float = 0.1) -> None:
         self.gamma, self.rho = as_rate(gamma, "gamma"), as_rate(rho, "rho")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Weights on the simplex, and continuous: a projection onto the simplex is."""
+        return replace(super().guarantee, continuous=True)
 
     def _advance(self, X: Array, w: Array) -> tuple[Array, Array]:
         found = simplex_projection(w - self.gamma * (X @ w + self.rho * w))

@@ -59,7 +59,8 @@ class GradDrop(RowAggregator):
     @property
     def guarantee(self) -> Guarantee:
         """No guarantee: a coordinate-wise mask can turn the direction against every gradient."""
-        return Guarantee(None, equivariant=False, note="No combination of the gradients, so no theorem applies.")
+        note = "No combination of the gradients, so no theorem applies."
+        return Guarantee(None, equivariant=not self._leak.ndim, note=note)
 
     def _combine(self, rows: RowSource) -> Found:
         if self._leak.ndim and len(self._leak) != rows.m:
@@ -115,7 +116,7 @@ class TrimmedMean(RowAggregator):
     @property
     def guarantee(self) -> Guarantee:
         """No guarantee: the coordinates come from different gradients."""
-        return Guarantee(None, note="No combination of the gradients, so no theorem applies.")
+        return Guarantee(None, continuous=True, note="No combination of the gradients, so no theorem applies.")
 
     def _combine(self, rows: RowSource) -> Found:
         if 2 * self.trim >= rows.m:

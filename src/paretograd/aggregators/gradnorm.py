@@ -57,6 +57,7 @@ class GradNorm(Aggregator):
             None,
             beyond_hull=True,
             degree=None,
+            continuous=True,
             note="Positive weights with mean one, which depend on the steps before.",
         )
 

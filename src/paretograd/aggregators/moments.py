@@ -100,6 +100,7 @@ class MoCo(_Averaging):
         return Guarantee(
             None,
             degree=None,
+            continuous=True,
             note="In the hull of the averages; its paper proves a rate for the expected gradients.",
         )
 
@@ -147,7 +148,11 @@ class ExcessMTL(_Averaging):
     def guarantee(self) -> Guarantee:
         """No guarantee: the weights lie on the simplex, but follow the past."""
         return Guarantee(
-            None, in_hull=True, degree=None, note="Weights on the simplex that depend on all steps before."
+            None,
+            in_hull=True,
+            recalls_lengths=True,
+            continuous_inside=True,  # in the first step, the weight of a gradient jumps if it vanishes
+            note="Weights on the simplex that depend on all steps before.",
         )
 
     def _combine(self, rows: RowSource) -> Found:
@@ -197,8 +202,18 @@ class DBMTL(_Averaging):
 
     @property
     def guarantee(self) -> Guarantee:
-        """No guarantee for a step: d is in the cone of the averages, not of the gradients."""
-        return Guarantee(None, degree=None, note="In the cone of the averages of the gradients.")
+        """No guarantee for a step: d is in the cone of the averages, not of the gradients.
+
+        With ``eps=0``, neither the averages nor d depend on the scales of the losses.
+        """
+        exact = self.eps == 0.0
+        return Guarantee(
+            None,
+            degree=0.0 if exact else None,
+            scale_invariant=exact,
+            recalls_lengths=True,
+            note="In the cone of the averages of the gradients.",
+        )
 
     def observe(self, losses: Tensor | Sequence[float]) -> None:
         self._losses = as_positive_losses(losses, self.label)
@@ -255,7 +270,8 @@ class MConFIG(_Averaging):
     @property
     def guarantee(self) -> Guarantee:
         """No guarantee: d is built from past gradients, and rescaled coordinate by coordinate."""
-        return Guarantee(None, degree=None, equivariant=False, note="The losses take turns.")
+        degree = 0.0 if self.eps == 0.0 else None
+        return Guarantee(None, degree=degree, recalls_lengths=True, equivariant=False, note="The losses take turns.")
 
     def _differentiated(self, m: int) -> Sequence[int]:
         return (sum(self._counts) % m,)
@@ -278,5 +294,6 @@ class MConFIG(_Averaging):
             momentum = (1.0 - first**t) * u
             squares.mul_(second).add_(((momentum - first * last) / (1.0 - first)).square_(), alpha=1.0 - second)
             last.copy_(momentum)
-            found[key] = u / ((squares / (1.0 - second**t)).sqrt_() + self.eps)
+            size = (squares / (1.0 - second**t)).sqrt_() + self.eps
+            found[key] = torch.where(size > 0.0, u / size, 0.0)
         return Found(None, found)

@@ -74,10 +74,17 @@ class CRMOGM(Wrapper):
         inner = self.aggregator.guarantee
         if self.momentum == 0.0:
             return inner
-        common = replace(Guarantee.shared([inner]), non_conflicting=False, equivariant=False)
+        moving = inner.beyond_hull  # the average stays as it was if the rule's weights are all zero
+        # Where weights are not unique, the smallest do not depend on the order, but rules in the hull return others.
+        ordered = inner.in_hull or not self.aggregator._starred_guarantee().equivariant
         return replace(
-            common,
-            degree=1.0 if inner.degree == 1.0 else None,
+            Guarantee.shared([inner]),
+            non_conflicting=False,
+            equivariant=not ordered,
+            scale_invariant=False,
+            continuous=moving and inner.continuous,
+            continuous_inside=moving and inner.continuous_inside,
+            recalls_lengths=inner.recalls_lengths or inner.degree != 1.0,
             note="Weights of earlier steps may conflict. For stochastic gradients the momentum has to grow to 1.",
         )
 

@@ -91,7 +91,7 @@ class PCD(GramianAggregator):
             None,
             in_cone=True,
             long=True,
-            degree=None,
+            recalls_lengths=True,
             scale_invariant=True,
             continuous_inside=True,
             equivariant=False,

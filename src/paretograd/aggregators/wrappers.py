@@ -73,6 +73,7 @@ class _Rescaled(Wrapper):
             in_cone=inner.in_cone,
             degree=degree,
             equivariant=inner.equivariant,
+            continuous_inside=inner.continuous_inside,
             note=DYNAMIC_STEP if safe else "Other lengths of the gradients leave no condition (A).",
         )
 
@@ -111,7 +112,7 @@ class UnitRows(_Rescaled):
     @property
     def guarantee(self) -> Guarantee:
         """No conflict and the cone, if the rule guarantees them; with both, Theorem 1 with a dynamic step."""
-        return self._promise(degree=0.0)
+        return replace(self._promise(degree=0.0), scale_invariant=True)
 
     def _lengths(self, norms: Array) -> Array:
         return np.ones_like(norms)
@@ -157,7 +158,8 @@ class ClippedRows(_Rescaled):
         negative, none shrinks, and so $\sum_k \langle d, g_k \rangle \ge \sum_k \langle d, D_{kk} g_k \rangle \ge
         c \|d\|^2$. The length of d has no lower bound by the distance gamma of the true gradients.
         """
-        inner, promise = self.aggregator.guarantee, self._promise(degree=None)
+        inner = self.aggregator.guarantee
+        promise = replace(self._promise(degree=None), continuous=inner.continuous)
         if promise.theorem is None or inner.alignment is None or inner.F not in (SUM, MEAN):
             return promise
         return replace(promise, alignment=inner.alignment, F=inner.F)

@@ -78,7 +78,16 @@ class FAMO(Weighting):
     @property
     def guarantee(self) -> Guarantee:
         """No theorem of ours. The paper describes the fixed points of the continuous limit."""
-        return Guarantee(None, in_hull=True, equivariant=False, note="Positive weights that sum to one.")
+        bounded = self._given_lowest != 0.0
+        return Guarantee(
+            None,
+            in_hull=True,
+            degree=None if bounded else 1.0,
+            equivariant=not isinstance(self._given_lowest, list),
+            scale_invariant=not bounded,
+            continuous=True,
+            note="Positive weights that sum to one.",
+        )
 
     def _above(self, values: Tensor) -> Tensor:
         lowest = self._given_lowest

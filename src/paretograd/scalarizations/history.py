@@ -58,7 +58,7 @@ class DWA(Weighting):
     @property
     def guarantee(self) -> Guarantee:
         """No theorem: the weights follow the history, and no F has them for its gradient."""
-        return Guarantee(None, beyond_hull=True, equivariant=False, note="Positive weights that sum to m.")
+        return Guarantee(None, beyond_hull=True, continuous=True, note="Positive weights that sum to m.")
 
     def _phi(self, values: Tensor) -> Tensor:
         if self._epochs < 2:
@@ -122,7 +122,8 @@ class RLW(Weighting):
     @property
     def guarantee(self) -> Guarantee:
         """No theorem: random weights have no fixed point unless every gradient vanishes."""
-        return Guarantee(None, in_hull=True, equivariant=False, note="No fixed point: no guarantee is possible.")
+        note = "No fixed point: no guarantee is possible."
+        return Guarantee(None, in_hull=True, equivariant=False, continuous=True, note=note)
 
     def _phi(self, values: Tensor) -> Tensor:
         # A function of seed and step, so that a step that fails draws nothing.

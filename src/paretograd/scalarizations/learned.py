@@ -28,7 +28,7 @@ class _Learned(Scalarization):
     @property
     def guarantee(self) -> Guarantee:
         """Condition (A) for F at the present s."""
-        return gradient_of_f(None, _NOTE, in_cone=True, equivariant=False)
+        return gradient_of_f(None, _NOTE, in_cone=True, continuous=True)
 
     def _check_size(self, m: int) -> None:
         if m != self._given_m:

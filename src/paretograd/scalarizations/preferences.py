@@ -34,6 +34,11 @@ class _Preference(Scalarization):
     def _symmetric(self) -> bool:
         return self._given_weights is None and not isinstance(self._given_ideal, list)
 
+    @property
+    def _degree(self) -> float | None:
+        """The degree of a rule that follows the distances from the ideal point in proportion."""
+        return 1.0 if self._given_ideal == 0.0 else None
+
     def _preference(self, losses: Tensor) -> Tensor:
         return _or_uniform(self._given_weights, losses)
 
@@ -70,7 +75,7 @@ class Tchebycheff(_Preference):
     def guarantee(self) -> Guarantee:
         """Condition (A) where F has a gradient. F is not smooth, so no theorem follows."""
         note = "F has no gradient where two objectives attain the maximum, so no theorem covers it."
-        return gradient_of_f(None, note, in_cone=True, equivariant=self._symmetric)
+        return gradient_of_f(None, note, in_cone=True, degree=self._degree, equivariant=self._symmetric)
 
     def forward(self, losses: Tensor) -> Tensor:
         return (self._preference(losses) * self._excess(losses)).amax()
@@ -111,7 +116,7 @@ class STCH(_Preference):
     def guarantee(self) -> Guarantee:
         """Theorem 1: F is smooth if the losses are smooth and have bounded gradients."""
         note = "F >= 0 if no loss is below the ideal point. The smoothness constant grows as 1/mu."
-        return gradient_of_f("thm:PS-fd", note, in_cone=True, equivariant=self._symmetric)
+        return gradient_of_f("thm:PS-fd", note, in_cone=True, degree=None, equivariant=self._symmetric, continuous=True)
 
     def forward(self, losses: Tensor) -> Tensor:
         return self._given_mu * torch.logsumexp(self._preference(losses) * self._excess(losses) / self._given_mu, 0)
@@ -149,7 +154,7 @@ class PBI(_Preference):
     def guarantee(self) -> Guarantee:
         """Condition (A) where F has a gradient. F is not smooth, and weights may be negative."""
         note = "F has no gradient on the ray, and a small |d| does not imply that gamma is small."
-        return gradient_of_f(None, note, equivariant=self._symmetric)
+        return gradient_of_f(None, note, degree=self._degree, equivariant=self._symmetric)
 
     def forward(self, losses: Tensor) -> Tensor:
         excess, ray = self._excess(losses), _unit(self._preference(losses))
@@ -193,7 +198,8 @@ class COSMOS(Scalarization):
             "F + lambda >= 0 for losses >= 0, and smooth where some loss exceeds a positive number. Weights may be "
             "negative: a small |d| does not imply that gamma is small."
         )
-        return gradient_of_f("thm:PS-fd", note, equivariant=self._given_weights is None)
+        symmetric = self._given_weights is None
+        return gradient_of_f("thm:PS-fd", note, degree=None, equivariant=symmetric, continuous=True)
 
     def _inside(self, values: Tensor) -> Tensor:
         return (values != 0.0).any().expand(len(values))

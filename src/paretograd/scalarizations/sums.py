@@ -44,7 +44,9 @@ class WeightedSum(Scalarization):
         hull = w is not None and abs(math.fsum(w) - 1.0) <= 1e-12
         beyond = w is None or hull or math.fsum(w) >= 1.0
         theorem = "thm:PS-cvx" if beyond else "thm:PS-fd"
-        return gradient_of_f(theorem, "", in_cone=True, in_hull=hull, beyond_hull=beyond, equivariant=w is None)
+        return gradient_of_f(
+            theorem, "", in_cone=True, in_hull=hull, beyond_hull=beyond, equivariant=w is None, continuous=True
+        )
 
     def forward(self, losses: Tensor) -> Tensor:
         return losses.sum() if self._given_weights is None else (entries(self._given_weights, losses) * losses).sum()
@@ -72,7 +74,8 @@ class GLS(Scalarization):
     @property
     def guarantee(self) -> Guarantee:
         """Corollary 1, as long as the losses stay away from 0."""
-        return gradient_of_f("thm:PS-cvx", "F is smooth where all losses exceed a positive number.", beyond_hull=True)
+        note = "F is smooth where all losses exceed a positive number."
+        return gradient_of_f("thm:PS-cvx", note, beyond_hull=True, scale_invariant=True, continuous=True)
 
     def _inside(self, values: Tensor) -> Tensor:
         return values > 0.0
@@ -106,6 +109,9 @@ class LogSum(Scalarization):
             "thm:PS-fd",
             "While all losses exceed e > 0, F - m log e >= 0 is smooth. Smaller losses need smaller steps.",
             in_cone=True,
+            degree=0.0,
+            scale_invariant=True,
+            continuous=True,
         )
 
     def _inside(self, values: Tensor) -> Tensor:
@@ -148,7 +154,8 @@ class PNorm(Scalarization):
         """Corollary 1 where F is smooth."""
         if math.isinf(self._given_p):
             return gradient_of_f(None, "F has no gradient where the two largest losses are equal.", beyond_hull=True)
-        return gradient_of_f("thm:PS-cvx", "F is smooth where some loss exceeds a positive number.", beyond_hull=True)
+        note = "F is smooth where some loss exceeds a positive number."
+        return gradient_of_f("thm:PS-cvx", note, beyond_hull=True, continuous=self._given_p == 1.0)
 
     def _inside(self, values: Tensor) -> Tensor:
         return values >= 0.0

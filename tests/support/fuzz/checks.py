@@ -233,7 +233,7 @@ def _length(scene: Scene, name: str, found: Sum) -> Iterator[Check]:
 def _called(scene: Scene, row: Row, promise: pg.Guarantee, found: Sum) -> Iterator[Check]:
     """The direction that a call returns is the sum that the weights say, rounded once."""
     given, degree = scene.given, promise.degree
-    if given.enlargement and degree is None:
+    if given.enlargement and (degree is None or promise.recalls_lengths):
         return
     d = rule_of(row)(given.jacobian).double().numpy()
     power = found.exponent - given.enlargement * (degree or 0.0)

@@ -17,7 +17,7 @@ def to_markdown() -> str:
             "### What holds",
             _markdown(("rule", *(found.heading for found in PROPERTIES.values())), [_properties(row) for row in rows]),
             "### What it takes",
-            _markdown(("rule", "`pg.get`", "needs", "keeps", "cost", "result"), [_costs(row) for row in rows]),
+            _markdown(("rule", "name", "needs", "keeps", "cost", "result"), [_costs(row) for row in rows]),
             "### Counter-examples { #counter-examples }",
             *filter(None, map(_counterexamples, rows)),
         )

@@ -1,7 +1,8 @@
 """The properties in the table of rules: what each says, and where a guarantee claims it.
 
-All of them are statements about one direction ``d = A(J)``, for every number m of objectives that the rule takes and
-every Jacobian J with m rows. Random numbers are fixed: a rule that draws has a property if it holds for every draw.
+All of them are statements about one direction ``d = A(J)``, for every number m of objectives that the rule takes, every
+Jacobian J with m rows, all values of the losses, and every state to which earlier steps can lead. Random numbers are
+fixed: a rule that draws has a property if it holds for every draw.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paretograd.guarantees import Guarantee
+from paretograd.guarantees import STEP, Guarantee
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ def _degree(guarantee: Guarantee) -> str | None:
 
 
 def _aligned(guarantee: Guarantee) -> str | None:
-    return None if guarantee.alignment is None else f"c = {guarantee.alignment:.3g}, F = {guarantee.F}"
+    if guarantee.alignment is None:
+        return None
+    return f"c = {guarantee.alignment:.3g}, F = {'F(f)' if guarantee.F == STEP else guarantee.F}"
 
 
 PROPERTIES: dict[str, Property] = {
@@ -86,25 +89,26 @@ PROPERTIES: dict[str, Property] = {
             "aligned",
             "condition (A)",
             "A",
-            "<d, grad F> >= c |d|^2 for one c > 0 and, for each m, one F = sum_k phi_k f_k with phi >= 0",
-            "Jacobians J_i, not all of which have <d_i, grad F> > 0, whatever F: multipliers y_i > 0 with "
-            "sum_i y_i <d_i, g_ik> < 0 for every k (Farkas). Or Jacobians J(t) with max_k <d, g_k> / |d|^2, which no "
-            "c for weights phi that sum to 1 exceeds, going to 0 with t",
+            "<d, grad F> >= c |d|^2 for one c > 0 and, for each m, one F = sum_k phi_k f_k with phi >= 0, or the "
+            "rule's own F(f)",
+            "Jacobians J_i for the same losses, not all of which have <d_i, grad F> > 0, whatever F: multipliers "
+            "y_i > 0 with sum_i y_i <d_i, g_ik> < 0 for every k (Farkas). Or Jacobians J(t) with "
+            "max_k <d, g_k> / |d|^2, which no c for weights phi that sum to 1 exceeds, going to 0 with t",
             _aligned,
         ),
         Property(
             "degree",
             "degree",
             "D",
-            "A(t J) = t^degree A(J) for every t > 0",
-            "a Jacobian for which A(J), A(2 J) and A(4 J) are no such powers",
+            "multiplying all losses by t > 0, from the first step on, multiplies d by t^degree",
+            "a Jacobian for which A(J), A(t J) and A(t^2 J) are no such powers",
             _degree,
         ),
         Property(
             "equivariant",
             "equivariant",
             "E",
-            "permuting the objectives does not change d",
+            "permuting the objectives, from the first step on, does not change d",
             "a Jacobian and an order of its rows",
             _flag("equivariant"),
         ),
@@ -112,7 +116,8 @@ PROPERTIES: dict[str, Property] = {
             "scale_invariant",
             "scale-invariant",
             "S",
-            "scaling each gradient by a positive factor of its own changes at most the length of d",
+            "multiplying each loss by a positive factor of its own, from the first step on, changes at most the length "
+            "of d",
             "a Jacobian and factors of its rows",
             _flag("scale_invariant"),
         ),
@@ -120,7 +125,7 @@ PROPERTIES: dict[str, Property] = {
             "continuous",
             "continuous",
             "K",
-            "d is a continuous function of J, and so of G, at every J",
+            "d is a continuous function of J, and of the losses of the step, everywhere",
             "a Jacobian J and a step E: A(J + t E) stays away from A(J) as t goes to 0",
             _flag("continuous"),
         ),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.registry import get, read_rule
+from paretograd.aggregators.registry import WRAPPERS, read_rule
+from paretograd.reports.rules.steps import Rule, make_rule
+
+#: What a step may read.
+NEEDS = ("nothing", "Gramian", "rows", "losses", "Gramian, losses", "rows, losses", "row of one loss", "two batches")
 
 
 @dataclass(frozen=True)
@@ -13,9 +16,9 @@ class RowSpec:
     """What the table states about a rule and no guarantee holds.
 
     Attributes:
-        rule: the rule's text, as `paretograd.get` reads it.
+        rule: the rule's text, as `paretograd.get` reads it, or `paretograd.scalarizer` if it sees the losses only.
         cost: the work of one step, beyond that of what it needs.
-        needs: what a step reads: ``nothing``, ``Gramian``, ``rows``, ``losses`` or ``two batches``.
+        needs: what a step reads, one of `NEEDS`.
         state: what the rule keeps from step to step; empty if it keeps nothing.
         others: further texts of the same random rule, with other seeds, from which a counter-example may be put
             together: a property must hold for every draw.
@@ -27,16 +30,16 @@ class RowSpec:
     state: str = ""
     others: tuple[str, ...] = ()
 
-    def make(self) -> Aggregator:
+    def make(self) -> Rule:
         """Return a new instance of the rule."""
-        return get(self.rule)
+        return make_rule(self.rule, m=2)
 
     @property
     def label(self) -> str:
         """The rule's label, with the parameters of its text except the seed: ``CAGrad (c = 1)``."""
         written = read_rule(self.rule)
         label = self.make().label
-        given = [str(value) for value in written.values]
+        given = [str(value) for value in written.values[written.name in WRAPPERS :]]
         given += [f"{key} = {_shown(value)}" for key, value in written.keywords if key != "seed"]
         return f"{label} ({', '.join(given)})" if given and not label.startswith("MAS") else label
 
@@ -48,6 +51,7 @@ def _shown(value: object) -> str:
 _NEWTON = "Newton's method, O(m^3) a step"
 _ONE_QP, _M_QPS = "one QP in m weights", "m QPs in m weights"
 _SWEEPS = "O(m^3)"
+_INNER = "that of the rule inside"
 
 ROWS: tuple[RowSpec, ...] = (
     RowSpec("mean", "O(m)", needs="nothing"),
@@ -93,6 +97,7 @@ ROWS: tuple[RowSpec, ...] = (
         others=tuple(f"gradvac(seed={seed})" for seed in (1, 2, 3)),
     ),
     RowSpec("pcd(tau=0.0)", _ONE_QP, state="m squared norms"),
+    RowSpec("pcd", _ONE_QP, state="m squared norms"),
     RowSpec("aligned-mtl", "one singular value decomposition, O(m^3)"),
     RowSpec("aligned-mtl(scale=median)", "one singular value decomposition, O(m^3)"),
     RowSpec("krum", "O(m^2 log m)"),
@@ -109,4 +114,44 @@ ROWS: tuple[RowSpec, ...] = (
     RowSpec("greedy-dcp*", _M_QPS),
     RowSpec("mas-rand(seed=0)", "that of the acting rule", state="step, random numbers"),
     RowSpec("mas-rr(1)", "that of the acting rule", state="step"),
+    RowSpec("unit-rows(mgda)", _INNER),
+    RowSpec("unit-rows(upgrad)", _INNER),
+    RowSpec("clipped-rows(mgda, max_norm=2)", _INNER),
+    RowSpec("clipped-rows(upgrad, max_norm=2)", _INNER),
+    RowSpec("cr-mogm(mgda)", _INNER, state="m weights"),
+    RowSpec("cr-mogm(upgrad)", _INNER, state="m weights"),
+    RowSpec(
+        "graddrop(seed=0)",
+        "O(m n)",
+        needs="rows",
+        state="random numbers",
+        others=tuple(f"graddrop(seed={seed})" for seed in (1, 2, 3)),
+    ),
+    RowSpec("trimmed-mean", "O(m n log m)", needs="rows"),
+    RowSpec("moco", "O(m^2 n)", needs="rows", state="m x n averages, m weights"),
+    RowSpec("excess-mtl", "O(m n)", needs="rows", state="m x n sums of squares, m weights, m first risks"),
+    RowSpec("db-mtl(eps=0)", "O(m n)", needs="rows, losses", state="m x n averages"),
+    RowSpec("m-config(eps=0)", "O(m^2 n), and O(m^3)", needs="row of one loss", state="(m + 2) x n averages, m counts"),
+    RowSpec("gradnorm", "O(m)", needs="Gramian, losses", state="m weights, m first losses"),
+    RowSpec("modo", "O(m^2)", needs="two batches", state="m weights"),
+    RowSpec("sdmgrad", "20 steps of O(m^2)", needs="two batches", state="m weights"),
+    RowSpec("weighted-sum", "O(m)", needs="nothing"),
+    RowSpec("gls", "O(m)", needs="losses"),
+    RowSpec("log-sum", "O(m)", needs="losses"),
+    RowSpec("p-norm", "O(m)", needs="losses"),
+    RowSpec("tchebycheff", "O(m)", needs="losses"),
+    RowSpec("stch", "O(m)", needs="losses"),
+    RowSpec("pbi", "O(m)", needs="losses"),
+    RowSpec("cosmos", "O(m)", needs="losses"),
+    RowSpec("uncertainty", "O(m)", needs="losses", state="m learned numbers"),
+    RowSpec("imtl-l", "O(m)", needs="losses", state="m learned numbers"),
+    RowSpec("dwa", "O(m)", needs="losses", state="m means of two epochs"),
+    RowSpec(
+        "rlw(seed=0)",
+        "O(m)",
+        needs="nothing",
+        state="random numbers",
+        others=tuple(f"rlw(seed={seed})" for seed in (1, 2, 3, 4, 5)),
+    ),
+    RowSpec("famo", "O(m), and a forward pass", needs="losses", state="m logits, m averages of two kinds"),
 )

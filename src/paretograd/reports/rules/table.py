@@ -40,12 +40,13 @@ class TableRow:
     """A row of `table`.
 
     Attributes:
-        rule: the rule's text, as `get` reads it.
+        rule: the rule's text, as `get` reads it, or `scalarizer` if the rule sees the losses only.
         label: the name in tables.
         answers: an `Answer` for each property, by its key: ``in_cone``, ``in_hull``, ``non_conflicting``, ``long``
             (``|d| >= gamma``), ``aligned`` (condition (A)), ``degree``, ``equivariant``, ``scale_invariant``,
             ``continuous`` and ``continuous_inside`` (where gamma > 0).
-        needs: what a step reads: ``nothing``, ``Gramian``, ``rows``, ``losses`` or ``two batches``.
+        needs: what a step reads: ``nothing``, ``Gramian``, ``rows``, ``losses``, two of these, ``row of one loss`` or
+            ``two batches``.
         state: what the rule keeps from step to step; empty if it keeps nothing.
         cost: the work of one step, beyond that of what it needs.
         result: the result of the paper that covers the rule, or a dash.

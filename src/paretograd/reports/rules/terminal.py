@@ -15,7 +15,7 @@ from paretograd.reports.rules.table import Answer, TableRow
 from paretograd.reports.rules.words import sentence
 
 #: Width from which all columns fit.
-WIDE = 170
+WIDE = 190
 _STYLES = {True: "green", False: "red", None: "yellow"}
 _NEXT = (
     "Next: paretograd theorems --table --only NAME shows the counter-examples of a rule; pg.table() has all as data."
@@ -38,7 +38,10 @@ def rule_details(rows: Sequence[TableRow]) -> Group:
             if answer.counterexample is not None:
                 parts.append(Padding(Text(sentence(answer.counterexample)), (0, 0, 0, 4)))
         parts.append(Text(""))
-    legend = "J has a row for each gradient; [1 0; 0 1] has two. z separates; t goes to 0."
+    legend = (
+        "J has a row for each gradient; [1 0; 0 1] has two. J2 and J3 are those of further batches, f the losses (ones "
+        "if not given), s learned numbers. z separates; t goes to 0."
+    )
     return Group(*parts, Text(legend, style="dim"))
 
 

@@ -7,7 +7,16 @@ from fractions import Fraction
 
 from torch import Tensor
 
-from paretograd.reports.rules.counterexamples import NEAR, VANISHING, Case, Counterexample, Matrix, constants
+from paretograd.reports.rules.counterexamples import (
+    NEAR,
+    VANISHING,
+    Case,
+    Counterexample,
+    Matrix,
+    Moment,
+    constants,
+    scaling,
+)
 
 #: Numbers this close to a fraction with a small denominator are shown as the fraction. Rounding is below.
 _SAME = 1e-9
@@ -35,82 +44,96 @@ def matrix(rows: Matrix) -> str:
     return f"[{'; '.join(' '.join(map(str, row)) for row in rows)}]"
 
 
-def _jacobian(example: Counterexample) -> str:
-    """Return J, with E and the number of the call if there are any."""
-    case = example.cases[0]
-    step = f" + t {matrix(case.step)}" if case.step is not None else ""
+def _seen(case: Case) -> str:
+    """Return what the rule sees: the steps before, J and E, and the number of the call if it matters."""
+    before = f"after {', then '.join(map(_numbers, case.earlier))}: " if case.earlier else ""
     call = f" (call {case.after + 1})" if case.after else ""
-    return f"J = {matrix(case.jacobian)}{step}{call}"
+    return f"{before}{_numbers(case, case.step, case.losses_step)}{call}"
 
 
-def _found(example: Counterexample) -> tuple[Tensor, Tensor]:
-    J = example.cases[0].at()
-    return J, example.direction(J)
+def _numbers(moment: Moment, step: Matrix | None = None, losses_step: tuple[int, ...] = ()) -> str:
+    last = f"{matrix(moment.jacobian)}{'' if step is None else f' + t {matrix(step)}'}"
+    if moment.batches:
+        given = [*(matrix(J) for J in moment.batches), last]
+        parts = [f"J{k} = {text}" for k, text in enumerate(given, start=4 - len(given))]
+    else:
+        parts = [f"J = {last}"]
+    if moment.losses or losses_step:
+        losses = vector(moment.losses or (1,) * len(moment.jacobian))
+        parts.append(f"f = {losses}{f' + t {vector(losses_step)}' if losses_step else ''}")
+    if moment.learned:
+        parts.append(f"s = {vector(moment.learned)}")
+    return ", ".join(parts)
+
+
+def _found(example: Counterexample) -> tuple[str, Tensor, Tensor]:
+    """Return what the rule sees, J and d."""
+    case = example.cases[0]
+    return _seen(case), case.at(), example.direction()
 
 
 def _separated(example: Counterexample) -> str:
-    J, d = _found(example)
+    seen, J, d = _found(example)
     z = J.new_tensor(example.z)
-    return (
-        f"{_jacobian(example)}, d = {vector(d)}, z = {vector(z)}: <d, z> = {number(float(d @ z))}, "
-        f"J z = {vector(J @ z)}"
-    )
+    return f"{seen}, d = {vector(d)}, z = {vector(z)}: <d, z> = {number(float(d @ z))}, J z = {vector(J @ z)}"
 
 
 def _long(example: Counterexample) -> str:
-    J, d = _found(example)
+    seen, J, d = _found(example)
     z = J.new_tensor(example.z)
     bound = float((J @ z).min() / z.norm())
     return (
-        f"{_jacobian(example)}, d = {vector(d)}, z = {vector(z)}: |d| = {number(float(d.norm()))}, gamma is at least "
+        f"{seen}, d = {vector(d)}, z = {vector(z)}: |d| = {number(float(d.norm()))}, gamma is at least "
         f"min_k <g_k, z> / |z| = {number(bound)}"
     )
 
 
 def _non_conflicting(example: Counterexample) -> str:
-    J, d = _found(example)
-    return f"{_jacobian(example)}, d = {vector(d)}: J d = {vector(J @ d)}"
+    seen, J, d = _found(example)
+    return f"{seen}, d = {vector(d)}: J d = {vector(J @ d)}"
 
 
 def _aligned(example: Counterexample) -> str:
     if example.cases[0].step is not None:
-        left = ", ".join(
-            f"{float(constants(J, example.direction(J)).max()):.1e}" for J in map(example.cases[0].at, VANISHING)
-        )
-        return f"{_jacobian(example)}: max_k <d, g_k> / |d|^2 = {left} for t = 2^-6, 2^-12, 2^-18"
+        left = ", ".join(f"{float(constants(example, t).max()):.1e}" for t in VANISHING)
+        return f"{_seen(example.cases[0])}: max_k <d, g_k> / |d|^2 = {left} for t = 2^-6, 2^-12, 2^-18"
     return "; ".join(_summand(example, case) for case in example.cases)
 
 
 def _summand(example: Counterexample, case: Case) -> str:
-    J = case.at()
     times = f"{case.multiplier} x " if case.multiplier > 1 else ""
     rule = f" ({case.rule})" if case.rule is not None else ""
-    return f"{times}J = {matrix(case.jacobian)}{rule}: J d = {vector(J @ case.direction(example.rule, J))}"
+    return f"{times}{_seen(case)}{rule}: J d = {vector(case.at() @ case.direction(example.rule))}"
 
 
 def _degree(example: Counterexample) -> str:
-    J, d = _found(example)
-    return f"{_jacobian(example)}, A(J) = {vector(d)}, A(2 J) = {vector(example.direction(2.0 * J))}"
+    seen, _, d = _found(example)
+    t = f"2^{example.exponent}" if example.exponent < 0 else str(2**example.exponent)
+    scaled = vector(example.direction(change=scaling(example.exponent)))
+    return f"{seen}, d = {vector(d)}; with all losses times {t}, d = {scaled}"
 
 
 def _equivariant(example: Counterexample) -> str:
-    J, d = _found(example)
+    seen, _, d = _found(example)
     order = ", ".join(str(k) for k in example.order)
-    permuted = vector(example.direction(J[list(example.order)]))
-    return f"{_jacobian(example)}, d = {vector(d)}; with the rows in the order {order}, d = {permuted}"
+    permuted = vector(example.direction(change=lambda step: step.ordered(example.order)))
+    return f"{seen}, d = {vector(d)}; with the rows in the order {order}, d = {permuted}"
 
 
 def _scale_invariant(example: Counterexample) -> str:
-    J, d = _found(example)
-    scaled = vector(example.direction(J.new_tensor(example.factors)[:, None] * J))
-    return f"{_jacobian(example)}, d = {vector(d)}; with the rows times {vector(example.factors)}, d = {scaled}"
+    seen, J, d = _found(example)
+    factors = J.new_tensor(example.factors)
+    scaled = vector(example.direction(change=lambda step: step.times(factors)))
+    return f"{seen}, d = {vector(d)}; with the rows times {vector(example.factors)}, d = {scaled}"
 
 
 def _continuous(example: Counterexample) -> str:
-    _, d = _found(example)
-    t = NEAR[-1]
-    near = vector(round(value, 3) for value in example.direction(example.cases[0].at(t)).tolist())
-    return f"{_jacobian(example)}: d = {vector(d)} for t = 0, about {near} for t = 2^-16"
+    seen, _, d = _found(example)
+    if example.between:
+        after = vector(round(value, 3) for value in example.direction(1.0).tolist())
+        return f"{seen}: d = {vector(d)} for t = 0, about {after} for t = 1, with a jump between"
+    near = vector(round(value, 3) for value in example.direction(NEAR[-1]).tolist())
+    return f"{seen}: d = {vector(d)} for t = 0, about {near} for t = 2^-16"
 
 
 _SENTENCES: dict[str, Callable[[Counterexample], str]] = {
