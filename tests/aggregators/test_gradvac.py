@@ -41,6 +41,16 @@ def test_steps_follow_the_papers_loop(order: str) -> None:
     assert (targets[~np.eye(4, dtype=bool)] != 0.0).all()
 
 
+def test_the_default_target_moves_slowly() -> None:
+    """By a hundredth of the first cosine, as in the paper's experiments."""
+    J = gaussian(2, 5, 0)
+    rule = pg.GradVac(order="given")
+    rule(J)
+    found = rule.targets()
+    assert found is not None
+    assert found[0, 1] == pytest.approx(0.01 * float(torch.nn.functional.cosine_similarity(J[:1], J[1:])), rel=1e-12)
+
+
 def test_the_first_step_is_that_of_pcgrad() -> None:
     for seed in range(10):
         J = gaussian(5, 7, seed)

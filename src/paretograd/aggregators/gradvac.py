@@ -35,8 +35,11 @@ class GradVac(GramianAggregator):
     gained length along another.
 
     Each call is a step, which changes the targets. A batch is one step, and so is a call of `backward`. Each Gramian of
-    a batch and each parameter group has targets of its own, as in the paper. A cosine with a zero gradient changes no
-    target. `state_dict` saves the targets.
+    a batch and each parameter group has targets of its own, as in the paper, where a group may be a layer. A cosine
+    with a zero gradient changes no target. `state_dict` saves the targets.
+
+    The default beta is that of the paper's experiments; LibMTL and TorchJD have 0.5. LibMTL updates a target only if
+    the cosine is below it.
 
     Args:
         beta: share of the new cosine in the average, from 0 to 1. With 0 the targets stay where they start.
@@ -58,7 +61,7 @@ class GradVac(GramianAggregator):
 
     def __init__(
         self,
-        beta: float = 0.5,
+        beta: float = 0.01,
         target: float = 0.0,
         order: Literal["given", "shuffled"] = "shuffled",
         reduction: Literal["mean", "sum"] = "sum",
