@@ -162,6 +162,17 @@ def test_learned_weights_at_their_best_have_the_direction_of_gls(m: int) -> None
         assert torch.allclose(same, torch.full_like(same, 0.5 if rule.name == "uncertainty" else 1.0), rtol=1e-13)
 
 
+def test_twice_a_loss_gives_uncertainty_weighting_of_a_classification() -> None:
+    """As in Kendall et al. 2018: f_1 / (2 sigma_1^2) + f_2 / sigma_2^2 + log sigma_1 + log sigma_2, for two tasks."""
+    regression, classification = drawn(2, seed=6)
+    rule = pg.UncertaintyWeighting(2).double()
+    sigma = torch.tensor([0.7, 2.5], dtype=torch.float64)
+    with torch.no_grad():
+        rule.s.copy_(2.0 * sigma.log())
+    wanted = regression / (2.0 * sigma[0] ** 2) + classification / sigma[1] ** 2 + sigma.log().sum()
+    assert torch.allclose(rule(torch.stack([regression, 2.0 * classification])), wanted, rtol=1e-14)
+
+
 def test_an_optimizer_finds_that_s() -> None:
     losses = torch.tensor([0.01, 3.0, 200.0], dtype=torch.float64)
     rule = pg.UncertaintyWeighting(3)

@@ -35,8 +35,11 @@ class FAMO(Weighting):
 
     ``pg.backward(losses(batch), famo); optimizer.step(); famo.update(losses(batch))``
 
-    Its fixed points are stationary points of $\sum_k \log (f_k - l_k)$, the function of `LogSum`. The authors' code
-    adds 1e-8 to the losses, as does ``lowest=-1e-8``, and its decay differs between its experiments.
+    Its fixed points are stationary points of $\sum_k \log (f_k - l_k)$, the function of `LogSum`.
+
+    The paper's algorithm 1 takes plain gradient steps of the logits. Its pseudocode (appendix C) takes steps of Adam,
+    with the defaults below, and adds 1e-8 to the losses, as does ``lowest=-1e-8``. The authors' code has a decay of
+    0.01 by default, others for its experiments, and clips the gradient of the shared parameters to norm 1.
 
     Args:
         lr: the learning rate of the logits.

@@ -43,6 +43,9 @@ class UncertaintyWeighting(_Learned):
     Give ``rule.parameters()`` to the optimizer, and call ``optimizer.zero_grad()`` before every step. At the best s,
     $s_k = \log f_k$, the direction is that of `GLS` and `LogSum`.
 
+    This is the paper's form for regression. For a classification loss it has $e^{-s_k} f_k + \frac12 s_k$: give twice
+    the cross entropy to get that. Most implementations use the form above for all losses.
+
     Args:
         m: the number of losses.
     """
