@@ -24,6 +24,11 @@ def test_orthogonal_gradients_get_the_length_of_the_shortest() -> None:
     assert torch.allclose(pg.AlignedMTL("rmse")(J), torch.full((3,), math.sqrt(7) / 3, dtype=torch.float64), rtol=1e-15)
 
 
+def test_ones_give_the_sum_of_the_original_code() -> None:
+    J = gaussian(3, 5, 0)
+    assert torch.allclose(pg.AlignedMTL(preference=[1.0] * 3)(J), 3.0 * pg.AlignedMTL()(J), rtol=1e-14)
+
+
 def test_the_lower_of_two_middle_singular_values_is_the_median() -> None:
     J = torch.diag(torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64))
     assert torch.allclose(pg.AlignedMTL("median")(J), torch.full((4,), 0.5, dtype=torch.float64), rtol=1e-15)

@@ -253,6 +253,13 @@ def test_graddrop_keeps_the_expected_sign() -> None:
     assert float((pg.GradDrop(seed=1)(J) > 0).double().mean()) == pytest.approx(0.75, abs=0.03)
 
 
+@pytest.mark.parametrize("leak", [0.0, 0.3])
+def test_graddrop_is_the_sum_in_expectation(leak: float) -> None:
+    """A coordinate is 3 or -1 before the leak, whose mean is 2; 10,000 draws are off by 0.02, a standard error."""
+    J = torch.tensor([[3.0], [-1.0]], dtype=torch.float64).expand(2, 10_000)
+    assert float(pg.GradDrop(leak, seed=2)(J).mean()) == pytest.approx(2.0, abs=0.08)
+
+
 def test_trimmed_mean_ignores_one_attacker() -> None:
     J = torch.randn(5, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     attacked = J.clone()

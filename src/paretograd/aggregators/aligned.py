@@ -31,6 +31,8 @@ class AlignedMTL(GramianAggregator):
     $\|d\| = \sigma / \sqrt m \le \gamma$. So the rule slows down where gradients become dependent, which may be far
     from any stationary point. Weights may be negative, and d may conflict.
 
+    In the paper, p is given. The authors' code has ones for p, and so a direction m times as long as our default.
+
     Args:
         scale: the singular value sigma: ``"min"``, the smallest non-zero one (the paper); ``"median"``; or ``"rmse"``,
             the root of their mean square. The last two are options of the original code.

@@ -129,6 +129,8 @@ class MoDo(CrossAggregator):
 
     $$ w \leftarrow \Pi_\Delta\big(w - \gamma (J_1 J_2^\top w + \rho w)\big), \qquad d = J_3^\top w $$
 
+    If there are two batches only, the authors' code takes $J_1 + J_2$ for $J_3$, or half of it; here it is $J_2$.
+
     Args:
         gamma: step size of the weights.
         rho: regularization of the weights.
@@ -167,7 +169,7 @@ class SDMGrad(CrossAggregator):
     d without the division, which only changes the step size. The division of the cross-Gramian is that of its
     experiments (section 6.1), with negative diagonal entries taken for zero: it makes the step size independent of the
     scale of the gradients. The authors' code also takes these steps with a momentum of 0.5, which the paper's algorithm
-    does not.
+    does not. The defaults are those of that code and its experiments. As in it, w goes on from the last step.
 
     Args:
         lam: strength of the preference.

@@ -25,9 +25,11 @@ class GradDrop(RowAggregator):
        d = \sum_k \big(\ell_k + (1 - \ell_k) M_k\big) g_k, \qquad
        M_k = [P > U] [g_k > 0] + [P < U] [g_k < 0] $$
 
-    for each coordinate, with a uniform random number U. The purity P is the share of the positive entries. So d has the
-    sum as its expectation up to scale per coordinate, and coordinates on which all objectives agree lose nothing. The
-    paper applies it to the gradients of one layer of activations; here it acts on those of all shared parameters.
+    for each coordinate, with a uniform random number U. The purity P is the share of the positive entries. So the
+    expectation of d is the sum, if all leaks are equal, and coordinates on which all objectives agree lose nothing. The
+    paper applies it to the gradients of one layer of activations, and computes P from these gradients times the signs
+    of the activations; here it acts on the gradients of all shared parameters. The paper also allows any increasing
+    function of P instead of P itself.
 
     Args:
         leak: the share of each gradient that is never dropped, between 0 and 1: one number, or one per objective.

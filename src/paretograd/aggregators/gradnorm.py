@@ -27,10 +27,12 @@ class GradNorm(Aggregator):
 
     with $\bar G = \frac1m \sum_k G_k$, the target $\bar G r_k^\alpha$ taken as a constant, and weights that are then
     divided by their mean. As in the paper, a step uses the weights from before it. The paper takes the norms over the
-    last shared layer only; here they are those of all shared parameters.
+    last shared layer only; here they are those of all shared parameters. Its algorithm leaves the update of the weights
+    open, and its experiments use Adam; here it is a plain step. Such a step could make a weight negative, so each is
+    raised to 1e-6 at least before the division.
 
     Args:
-        alpha: strength with which the rates of training are balanced.
+        alpha: strength with which the rates of training are balanced; the default is the paper's for NYUv2.
         lr: step size $\eta$ of the weights. The gradient of the weights is as long as the gradients of the losses.
     """
 

@@ -67,9 +67,13 @@ class MoCo(_Averaging):
     $$ y_k \leftarrow y_k + \beta (g_k - y_k), \qquad
        w \leftarrow \Pi_\Delta\big(w - \gamma (Y Y^\top + \rho I)\, w\big), \qquad d = Y^\top w $$
 
-    The averages correct the bias that MGDA has for stochastic gradients. The paper also projects each $y_k$ onto a ball
-    of the size of the Lipschitz constant, which is not known in practice; there is no projection here. LibMTL instead
-    maps w by a softmax, and scales the gradients to the lengths of the losses.
+    The averages correct the bias that MGDA has for stochastic gradients. They start at zero, and w at 1/m. As in the
+    authors' code, w uses the new averages, and d the new averages and weights. The paper also projects each $y_k$ onto
+    a ball of the size of the Lipschitz constant, which is not known in practice: neither that code nor this rule does.
+
+    The authors' code for the paper divides beta and gamma by the square root of the number of steps, and has a factor 2
+    before gamma. To follow it, assign to them. LibMTL divides them, too, maps w by a softmax instead of the projection,
+    and scales the gradients to the lengths of the losses.
 
     Args:
         beta: share of the new gradients, above 0 and at most 1.
@@ -123,6 +127,10 @@ class ExcessMTL(_Averaging):
 
     E estimates the excess risk by a Taylor expansion with a diagonal Hessian, as AdaGrad does, relative to its value in
     the first step. Noisy labels raise a loss, but not its excess risk.
+
+    The paper's experiments collect the first value over three epochs; the authors' code takes that of the first step,
+    as here. Their weights sum to m, where those of the paper and of this rule lie on the simplex, and they add 1e-7
+    under the root.
 
     Args:
         lr: step size of the weights.
@@ -178,7 +186,9 @@ class DBMTL(_Averaging):
        d = \sum_k \frac{\max_j \|y_j\|}{\|y_k\|}\, y_k $$
 
     The logarithm balances the losses, and the lengths balance the gradients. Parameters of a single task get the
-    gradient of its loss, as with every rule here; the paper uses that of its logarithm.
+    gradient of its loss, as with every rule here; the paper uses that of its logarithm. It has no single beta: it
+    chooses 0.1, 0.5 or 0.9 for each dataset, or one of them divided by the square root of the number of steps. The
+    default is that of LibMTL, which is by the same authors.
 
     Args:
         beta: share of the average that is kept, below 1.
@@ -243,6 +253,9 @@ class MConFIG(_Averaging):
     v averages the squares of the gradient that would give u by momentum, which is
     $((1 - \beta_1^t) u_t - \beta_1 (1 - \beta_1^{t-1}) u_{t-1}) / (1 - \beta_1)$. The losses take turns, so that a step
     costs one backward pass, however many losses there are. d is an update as Adam makes it: use plain SGD.
+
+    Losses that had no turn yet are left out. In the authors' package, `PseudoMomentumOperator` returns zero until each
+    loss has had one, and counts t from there. It also accepts the gradients of several losses in a step.
 
     Args:
         betas: shares of the averages that are kept, of gradients and of squares.

@@ -34,8 +34,9 @@ class CRMOGM(Wrapper):
     smallest are averaged.
 
     Each call is a step. A batch is one step, and so is a call of `backward`. Each Gramian of a batch and each parameter
-    group has an average of its own. `state_dict` saves them. To raise ``momentum`` during training, as the paper
-    recommends, assign to it.
+    group has an average of its own. `state_dict` saves them. The paper's a is no constant: it starts near 0, where the
+    first average does not matter, and grows to 1 as the learning rate falls. To follow it, assign to ``momentum``, for
+    example ``1 - lr / first_lr``. The default is the usual one of moving averages.
 
     Args:
         aggregator: the rule.
