@@ -137,18 +137,83 @@ def test_batches(make: Callable[[], pg.CrossAggregator]) -> None:
     assert pg.backward(named, rule).names == ("a", "b", "c")
 
 
+def counted(batches: list[list[Tensor]]) -> list[list[int]]:
+    """Return numbers of passes of all losses, which are zero until these are differentiated."""
+    passes = [[0] * len(losses) for losses in batches]
+
+    def count(k: int, j: int) -> Callable[[Tensor], None]:
+        def hook(grad: Tensor) -> None:
+            passes[k][j] += 1
+
+        return hook
+
+    for k, losses in enumerate(batches):
+        for j, loss in enumerate(losses):
+            loss.register_hook(count(k, j))
+    return passes
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("make", [pg.MoDo, pg.SDMGrad])
+def test_each_batch_is_differentiated_once(make: Callable[[], pg.CrossAggregator], count: int) -> None:
+    """And its graph is freed."""
+    batches = [Tasks().losses(k) for k in range(count)]
+    passes = counted(batches)
+    step = pg.backward(batches, make(), engine="jacobian")
+    assert passes == [[1] * 3] * count
+    assert step.kept is None
+    for losses in batches:
+        with pytest.raises(RuntimeError, match="second time"):
+            losses[0].backward()
+
+
+def test_batches_by_layers() -> None:
+    """The graphs hold what stands for the rows, and are freed after the step."""
+    torch.manual_seed(0)
+    net, rule, twin = nn.Linear(64, 64).double(), pg.MoDo(), pg.MoDo()
+
+    def losses(k: int) -> list[Tensor]:
+        y = net(torch.randn(2, 64, generator=torch.Generator().manual_seed(k), dtype=torch.float64))
+        return [y.square().mean(), (y - 1.0).square().mean()]
+
+    J = [torch.cat([b.flatten(1) for b in pg.jacobian(losses(k), list(net.parameters()))], dim=1) for k in range(2)]
+    batches = [losses(k) for k in range(2)]
+    step = pg.backward(batches, rule, engine="gramian")
+    torch.testing.assert_close(flat(net.parameters()), twin(J), **CLOSE)
+    assert step.how.way == "gramian"
+    assert step.kept is None
+    for each in batches:
+        with pytest.raises(RuntimeError, match="freed"):
+            each[0].backward()
+    batches = [losses(k) for k in range(2)]
+    assert pg.backward(batches, rule, keep_rows=True, retain_graph=True).kept is not None
+    for each in batches:
+        each[0].backward()
+
+
 def test_batches_that_do_not_fit() -> None:
     net, rule = Tasks(), pg.MoDo()
     for given in (net.losses(0), [net.losses(0)], [net.losses(k) for k in range(4)], net.losses(0)[0]):
         with pytest.raises(pg.ParetogradError):
             pg.backward(given, rule)  # type: ignore[arg-type]
+    groups = [[net.trunk[0].weight], [net.trunk[0].bias]]
+    for options in ({"metric": torch.optim.Adam(net.parameters())}, {"params": groups}):
+        with pytest.raises(pg.ParameterError, match="MoDo"):
+            pg.backward([net.losses(0), net.losses(1)], rule, **options)  # type: ignore[arg-type]
     with pytest.raises(pg.ShapeError, match="3 and 2 losses"):
         pg.backward([net.losses(0), net.losses(1)[:2], net.losses(2)], rule)
-    bad = [net.losses(2)[0] * torch.nan, *net.losses(2)[1:]]
+
+    def bad() -> list[Tensor]:
+        return [net.losses(2)[0] * torch.nan, *net.losses(2)[1:]]
+
     with pytest.raises(pg.NonFiniteGradientError):
-        pg.backward([net.losses(0), net.losses(1), bad], rule)
+        pg.backward([net.losses(0), net.losses(1), bad()], rule)
+    with pytest.raises(pg.NonFiniteGradientError):
+        pg.backward([net.losses(0), bad()], rule)
     assert rule.state_dict() == {"weights": None}
     assert all(param.grad is None for param in net.parameters())
+    assert not pg.backward([net.losses(0), bad()], rule, nonfinite="propagate").finite
+    assert rule.state_dict() == {"weights": None}
 
 
 @rules

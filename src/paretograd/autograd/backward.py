@@ -164,6 +164,8 @@ def _alone(call: Call) -> Step:
                 call.aggregator.observe(values_of(plan.losses))
             if call.keep_rows:
                 kept = way.kept()
+            if call.prepare is not None:
+                call.prepare(kept)
             if by_rows:
                 pairs, steps = _rows_directions(plan, way, kept)
             else:

@@ -124,17 +124,33 @@ def backward_batches(call: Call, carry_out: Callable[[Call], Step]) -> Step:
         calls.append(replace(call, losses=settled(losses), names=names))
     if len({each.names for each in calls}) > 1:
         raise ParameterError(f"the batches have losses of different names: {[each.names for each in calls]}")
-    first, second = (
-        carry_out(replace(each, aggregator=Mean(), keep_rows=True, fills=False, nonfinite="raise", retain_graph=keep))
-        for each, keep in zip(calls[:2], (call.retain_graph, call.retain_graph or len(calls) == 2), strict=True)
-    )
-    assert first.kept is not None
-    assert second.kept is not None
-    if first.kept.m != second.kept.m:
-        raise ShapeError(f"the batches have {first.kept.m} and {second.kept.m} losses; give the same objectives")
-    m = first.kept.m
-    with first.kept.used(), second.kept.used():
-        sources = [KeptSource(kept) for kept in (first.kept, second.kept)]
-        cross = sources[0].products(sources[1].rows())[:m, m:]
-    rule._prepare(np.ascontiguousarray(cross))
-    return carry_out(replace(calls[-1], aggregator=rule))
+    first = _kept(calls[0], carry_out)
+    if len(calls) == 3:
+        second = _kept(calls[1], carry_out)
+        with first.used(), second.used():
+            cross = _cross_gramian(first, second)
+        return carry_out(replace(calls[2], prepare=lambda _: rule._prepare(cross)))
+    with first.used():
+        step = carry_out(
+            replace(calls[1], keep_rows=True, prepare=lambda last: rule._prepare(_cross_gramian(first, last)))
+        )
+    if step.kept is not None and not call.keep_rows:
+        with step.kept.used():
+            step.kept = None
+    return step
+
+
+def _kept(call: Call, carry_out: Callable[[Call], Step]) -> Kept:
+    """Return the rows of a batch that determines the weights only."""
+    step = carry_out(replace(call, aggregator=Mean(), keep_rows=True, fills=False, nonfinite="raise"))
+    assert step.kept is not None
+    return step.kept
+
+
+def _cross_gramian(first: Kept, second: Kept | None) -> Array:
+    """Return the inner products of the rows of two batches, over the parameters that are aggregated."""
+    assert second is not None
+    if first.m != second.m:
+        raise ShapeError(f"the batches have {first.m} and {second.m} losses; give the same objectives")
+    products = KeptSource(first).products(KeptSource(second).rows())
+    return np.ascontiguousarray(products[: first.m, first.m :])

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
+from paretograd.aggregators.batches import CrossAggregator
 from paretograd.aggregators.rows import RowAggregator
 from paretograd.autograd.graph import Graph, Losses, check_visible
+from paretograd.autograd.kept import Kept
 from paretograd.autograd.metric import Metric
 from paretograd.callers import callers_level
 from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
@@ -47,6 +49,7 @@ class Call:
         metric: the inner product in which the rule works; None for the Euclidean one.
         keep_rows: keep the rows of all parameters after the step.
         fills: write to ``.grad``.
+        prepare: called before the rule is, with what is kept of the rows.
     """
 
     losses: Any
@@ -69,6 +72,7 @@ class Call:
     metric: Metric | None = None
     keep_rows: bool = False
     fills: bool = True
+    prepare: Callable[[Kept | None], None] | None = None
 
     @property
     def scalarizes(self) -> bool:
@@ -165,18 +169,19 @@ def _check_options(call: Call) -> None:
         _check_scalarizes(call)
     else:
         check_rule(call.aggregator)
-    if isinstance(call.aggregator, RowAggregator):
+    if isinstance(call.aggregator, RowAggregator | CrossAggregator):
         _check_row_options(call)
     if call.nonfinite not in ("raise", "propagate"):
         raise ParameterError(f"nonfinite={call.nonfinite!r}: use 'raise' or 'propagate'")
 
 
 def _check_row_options(call: Call) -> None:
-    """Raise if the rule needs rows, and an option forbids them."""
-    label = call.aggregator.label
+    """Raise if the rule needs rows, or several batches, and an option forbids them."""
+    label, batches = call.aggregator.label, isinstance(call.aggregator, CrossAggregator)
     if call.metric is not None:
-        raise ParameterError(f"{label} treats rows coordinate by coordinate, where a metric has no place; omit metric")
-    if call.engine not in ("auto", "jacobian"):
+        view = "compares independent batches" if batches else "treats rows coordinate by coordinate"
+        raise ParameterError(f"{label} {view}, where a metric has no place; omit metric")
+    if call.engine not in ("auto", "jacobian") and not batches:
         raise ParameterError(f"{label} needs the rows of plain passes: omit engine={call.engine!r}")
     if _has_groups(call.params):
         raise ParameterError(f"{label} aggregates all parameters together; give params as one list")
@@ -188,7 +193,6 @@ def _has_groups(params: Any) -> bool:
 
 def _check_scalarizes(call: Call) -> None:
     """Raise if an option needs more than one plain pass."""
-    rule = call.aggregator
     refused = {
         "engine, chunk and max_memory choose how the gradients of all losses are computed": (
             call.engine != "auto" or call.chunk is not None or call.max_memory is not None
@@ -201,8 +205,8 @@ def _check_scalarizes(call: Call) -> None:
     for what, given in refused.items():
         if given:
             raise ParameterError(
-                f"{what}, but {rule!r} sees only the losses: one plain pass gives every parameter the gradient of F. "
-                "Omit them"
+                f"{what}, but {call.aggregator!r} sees only the losses: one plain pass gives every parameter the "
+                "gradient of F. Omit them"
             )
 
 

@@ -89,6 +89,8 @@ def _step(work: Work, reason: str) -> Step:
                 kept = _KeptRows(work, rows)
             if "losses" in aggregator.needs and work.mine.sums is None:
                 aggregator.observe(losses_of_all(work))
+            if call.prepare is not None:
+                call.prepare(kept)
             if kept is not None and isinstance(aggregator, RowAggregator):
                 pairs, one = aggregate_rows(
                     aggregator,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -32,6 +33,10 @@ def losses_of(outputs: list[Tensor]) -> list[Tensor]:
     return [a.square().mean(), (b - 1.0).abs().mean(), (c + 2.0).square().mean()]
 
 
+def of_kind(kind: str, size: int) -> nn.Module:
+    return DistributedDataParallel(Tasks()) if kind == "ddp" else sharded(mesh_of(size))
+
+
 @case(2)
 def row_rules(rank: int, size: int) -> list[Comparison]:
     """Three steps of each rule under DDP and with shards. A random mask of shards is another one."""
@@ -40,7 +45,7 @@ def row_rules(rank: int, size: int) -> list[Comparison]:
         for name, make in RULES.items():
             if kind == "fsdp" and name == "graddrop":
                 continue
-            model: nn.Module = DistributedDataParallel(Tasks()) if kind == "ddp" else sharded(mesh_of(size))
+            model = of_kind(kind, size)
             other = Tasks()
             rule, alone = make(), make()
             optimizers = sgd(model, 0.1), sgd(other, 0.1)
@@ -79,18 +84,26 @@ def row_rules_of_objectives(rank: int, size: int) -> list[Comparison]:
 
 @case(2)
 def independent_batches(rank: int, size: int) -> list[Comparison]:
-    """MoDo and SDMGrad under DDP."""
+    """Two or three batches, each differentiated once. A rule takes over the first process's state."""
     found = []
-    for make in (pg.MoDo, pg.SDMGrad):
-        model, other, rule, alone = DistributedDataParallel(Tasks()), Tasks(), make(), make()
-        for t in range(3):
-            xs = [batch(10 * t + k, 4 * size) for k in range(3)]
+    for make, kind in itertools.product((pg.MoDo, pg.SDMGrad), ("ddp", "fsdp")):
+        model, other, rule, alone = of_kind(kind, size), Tasks(), make(), make()
+        if rank == 1:
+            rule.weights_from(torch.eye(3, dtype=torch.float64))
+        for t in range(4):
+            xs = [batch(10 * t + k, 4 * size) for k in range(3 - t % 2)]
             model.zero_grad()
             other.zero_grad()
-            step = pg.backward([losses_of(model(part(x, rank, size))) for x in xs], rule)
+            batches = [losses_of(model(part(x, rank, size))) for x in xs]
+            passes: list[int] = []
+            for losses in batches:
+                losses[0].register_hook(lambda _, passes=passes: passes.append(1))
+            step = pg.backward(batches, rule)
             want = pg.backward([losses_of(other(x)) for x in xs], alone, parallel="none")
-            found.append(Comparison(f"{rule.label}: weights", step.weights, want.weights))
-            found.append(Comparison(f"{rule.label}: gradients", flat_grad(model), flat_grad(other)))
+            name = f"{kind}, {rule.label}, {len(xs)} batches"
+            found.append(Comparison(f"{name}: passes", torch.tensor(len(passes)), torch.tensor(len(xs))))
+            found.append(Comparison(f"{name}: weights", step.weights, want.weights))
+            found.append(Comparison(f"{name}: gradients", flat_grad(model), flat_grad(other)))
     return found
 
 
