@@ -51,7 +51,11 @@ def blocks_as_rule_sees_them(rule: pg.Aggregator, J: list[Tensor], values: list[
         rule.observe(torch.stack(values).detach())
     if isinstance(rule, pg.GradDrop):
         seed = int(rule._rng.integers(2**62))
-        return [rule._masked(block, seed + k) for k, block in enumerate(J)]
+        generators = [torch.Generator().manual_seed(seed + k) for k in range(len(J))]
+        return [
+            rule._masked(block, torch.rand(block.shape[1:], generator=generator, dtype=block.dtype))
+            for block, generator in zip(J, generators, strict=True)
+        ]
     d = rule(torch.cat([block.flatten(1) for block in J], dim=1))
     return [part.view(block.shape[1:]) for part, block in zip(d.split([b[0].numel() for b in J]), J, strict=True)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,19 +69,18 @@ class GradDrop(RowAggregator):
         if self._leak.ndim and len(self._leak) != rows.m:
             raise ParameterError(f"leak has {len(self._leak)} numbers, but there are m = {rows.m} objectives")
         step = int(self._rng.integers(2**62))
-        return Found(None, {id(key): self._masked(rows.block(key), step + k) for k, key in enumerate(rows.keys)})
+        found = {}
+        for k, key in enumerate(rows.keys):
+            like, seed = rows.like(key), (step + k) % 2**63
+            numbers = rows.of_whole(key, partial(_uniform, like=like, seed=seed))
+            found[id(key)] = self._masked(rows.block(key), numbers)
+        return Found(None, found)
 
-    def _masked(self, rows: Tensor, seed: int) -> Tensor:
-        """Return the direction of a block. All processes draw the same numbers."""
+    def _masked(self, rows: Tensor, numbers: Tensor) -> Tensor:
+        """Return the direction of a block."""
         part = rows / len(rows)  # so that no sum overflows
         total, size = part.sum(dim=0), part.abs().sum(dim=0)
         purity = torch.where(size > 0.0, 0.5 + 0.5 * total / size, 0.5)
-        numbers = torch.rand(
-            purity.shape,
-            dtype=purity.dtype,
-            device=purity.device,
-            generator=torch.Generator(purity.device).manual_seed(seed % 2**63),
-        )
         kept = torch.where(purity > numbers, rows.clamp(min=0.0), rows.clamp(max=0.0))
         leak = self._leak.to(rows).reshape(-1, *(1 for _ in purity.shape))
         return torch.lerp(kept, rows, leak.expand(rows.shape)).sum(dim=0)
@@ -90,6 +90,12 @@ class GradDrop(RowAggregator):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._rng.bit_generator.state = state["rng"]
+
+
+def _uniform(shape: Sequence[int], like: Tensor, seed: int) -> Tensor:
+    """Return random numbers between 0 and 1, in the dtype and on the device of a tensor."""
+    generator = torch.Generator(like.device).manual_seed(seed)
+    return torch.rand(tuple(shape), dtype=like.dtype, device=like.device, generator=generator)
 
 
 class TrimmedMean(RowAggregator):

@@ -49,6 +49,13 @@ class RowSource(ABC):
     def like(self, key: Any) -> Tensor:
         """Return a tensor with the shape, dtype and device of one row of a block, and any values."""
 
+    def of_whole(self, key: Any, make: Callable[[Sequence[int]], Tensor]) -> Tensor:
+        """Return what a function makes for the shape of one row of a block.
+
+        If the block is a part of a parameter, this is the same part of what the function makes for the whole.
+        """
+        return make(self.like(key).shape)
+
     @abstractmethod
     def products(self, vectors: Sequence[Parts]) -> Array:
         """Return the inner products of all rows and vectors, ``(m + vectors, m + vectors)``.

@@ -37,6 +37,16 @@ class KeptSource(RowSource):
     def like(self, key: Any) -> Tensor:
         return at_least_single(local(key).detach())
 
+    def of_whole(self, key: Any, make: Callable[[Sequence[int]], Tensor]) -> Tensor:
+        whole = make((*key.shape, 2) if key.is_complex() else key.shape)
+        if not hasattr(key, "placements"):
+            return whole
+        from torch.distributed.tensor import DTensor, Replicate
+
+        mesh = key.device_mesh
+        copies = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+        return local(copies.redistribute(placements=key.placements))
+
     def products(self, vectors: Sequence[Parts]) -> Array:
         return self._kept.measure([self._whole(vector) for vector in vectors])
 

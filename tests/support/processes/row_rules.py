@@ -7,14 +7,15 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import paretograd as pg
-from support.processes.common import Comparison, Tasks, agree, batch, case, flat_grad, mesh_of, sgd
+from support.processes.common import DEVICE, Comparison, Tasks, agree, batch, case, flat_grad, mesh_of, sgd
 from support.processes.data_parallel import part
 from support.processes.failures import told
 from support.processes.objectives import owned
-from support.processes.sharded import sharded
+from support.processes.sharded import in_two_dimensions, sharded
 
 RULES: dict[str, Callable[[], pg.Aggregator]] = {
     "graddrop": lambda: pg.GradDrop(0.1, seed=5),
@@ -39,12 +40,10 @@ def of_kind(kind: str, size: int) -> nn.Module:
 
 @case(2)
 def row_rules(rank: int, size: int) -> list[Comparison]:
-    """Three steps of each rule under DDP and with shards. A random mask of shards is another one."""
+    """Four steps of each rule under DDP and with shards."""
     found = []
     for kind in ("ddp", "fsdp"):
         for name, make in RULES.items():
-            if kind == "fsdp" and name == "graddrop":
-                continue
             model = of_kind(kind, size)
             other = Tasks()
             rule, alone = make(), make()
@@ -62,6 +61,48 @@ def row_rules(rank: int, size: int) -> list[Comparison]:
                     found.append(Comparison(f"{kind}, {name}: slopes", slopes[0], slopes[1]))
                 for optimizer in optimizers:
                     optimizer.step()
+    return found
+
+
+class Odd(nn.Module):
+    """Parameters whose shapes no number of processes divides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator("cpu").manual_seed(0)
+        self.a = nn.Parameter(torch.randn(7, 5, dtype=torch.float64, generator=generator, device="cpu").to(DEVICE))
+        self.b = nn.Parameter(torch.randn(5, dtype=torch.float64, generator=generator, device="cpu").to(DEVICE))
+        self.c = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        y = (x @ self.a.T).sum(dim=1) + self.c
+        z = self.b.sin().sum()
+        return [y - z, y + z, y * z]
+
+
+@case(2, 4)
+def random_numbers_of_shards(rank: int, size: int) -> list[Comparison]:
+    """A coordinate has the same random number in shards, in replicas of them, and in shards of shards."""
+    models: dict[str, tuple[nn.Module, nn.Module, int, int]] = {
+        "shards": (sharded(mesh_of(size)), Tasks(), rank, size),
+        "odd shapes": (fully_shard(Odd(), mesh=mesh_of(size)), Odd(), rank, size),
+    }
+    if size == 4:
+        mesh = mesh_of(2, 2, names=("copies", "shards"))
+        models["replicas of shards"] = (sharded(mesh), Tasks(), rank, size)
+        mesh = mesh_of(2, 2, names=("data", "tensor"))
+        models["shards of shards"] = (in_two_dimensions(mesh), Tasks(), mesh["data"].get_local_rank(), 2)
+    found = []
+    for kind, (model, other, place, places) in models.items():
+        rule, alone = pg.GradDrop(seed=7), pg.GradDrop(seed=7)
+        for t in range(3):
+            x = batch(t, 4 * size)
+            model.zero_grad()
+            other.zero_grad()
+            params = [(model, other), (None, None)][t % 2]
+            pg.backward(losses_of(model(part(x, place, places))), rule, params[0])
+            pg.backward(losses_of(other(x)), alone, params[1], parallel="none")
+            found.append(Comparison(f"{kind}, step {t}", flat_grad(model), flat_grad(other)))
     return found
 
 

@@ -167,14 +167,20 @@ def tensor_parallelism(rank: int, size: int) -> list[Comparison]:
     )
 
 
-@case(4)
-def fsdp_and_tensor_parallelism(rank: int, size: int) -> list[Comparison]:
-    """Two pairs with a batch each; within a pair each process has a part of the layers."""
-    mesh = mesh_of(2, 2, names=("data", "tensor"))
+def in_two_dimensions(mesh: DeviceMesh) -> Tasks:
+    """Shards of the parts of tensor parallelism, on a mesh of ``data`` by ``tensor``."""
     model = tensor_parallel(mesh["tensor"])
     for layer in (model.trunk, *model.heads):
         fully_shard(layer, mesh=mesh["data"])
     fully_shard(model, mesh=mesh["data"])
+    return model
+
+
+@case(4)
+def fsdp_and_tensor_parallelism(rank: int, size: int) -> list[Comparison]:
+    """Two pairs with a batch each; within a pair each process has a part of the layers."""
+    mesh = mesh_of(2, 2, names=("data", "tensor"))
+    model = in_two_dimensions(mesh)
     place = mesh["data"].get_local_rank()
     return train(
         model,
