@@ -44,10 +44,10 @@ class _Averaging(RowAggregator):
         return {name: getattr(self, f"_{name}") for name in self._saved}
 
     def state_dict(self) -> dict[str, Any]:
-        return self._numbers() | {ROWS: self._memory.state()}
+        return self._numbers() | {ROWS: self._memory.state(), "process": self._memory.process}
 
     def _common_state(self) -> dict[str, Any]:
-        return self._numbers() | {"blocks": len(self._memory)}
+        return self._numbers() | {"blocks": len(self._memory), "elsewhere": self._memory.is_elsewhere}
 
     def _take_common_state(self, state: Mapping[str, Any]) -> None:
         raise ParameterError(
@@ -56,7 +56,7 @@ class _Averaging(RowAggregator):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         values = {name: state[name] for name in self._saved}
-        self._memory.load(state[ROWS])
+        self._memory.load(state[ROWS], state["process"])
         for name, value in values.items():
             setattr(self, f"_{name}", np.asarray(value) if isinstance(value, (list, np.ndarray)) else value)
 

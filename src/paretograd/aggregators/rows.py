@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
@@ -35,11 +36,13 @@ class RowSource(ABC):
         m: number of objectives.
         keys: what the blocks belong to. Parts of vectors are found by the ``id`` of these.
         eps: rounding of the products, relative to the norms.
+        process: the number of this process and that of all, if blocks are parts of parameters; None if they are whole.
     """
 
     m: int
     eps: float
     keys: Sequence[Any]
+    process: tuple[int, int] | None = None
 
     @abstractmethod
     def block(self, key: Any) -> Tensor:
@@ -164,7 +167,7 @@ class RowMemory:
     """A tensor for each block, which a rule keeps from step to step. It is zero at first.
 
     The tensors belong to parameters, and are saved in the order in which these were first seen. After a state was
-    loaded, they go to the parameters in that order.
+    loaded, they go to the parameters in that order. Parts of parameters belong to one process.
 
     Args:
         extra: number of rows that a tensor has in addition to one for each objective.
@@ -174,12 +177,19 @@ class RowMemory:
         self._extra = extra
         self._held: dict[int, tuple[Callable[[], Any], Tensor]] = {}
         self._loaded: list[Tensor] = []
+        self.process: tuple[int, int] | None = None  # see `RowSource`
 
     def tensors(self, rows: RowSource) -> list[Tensor]:
         """Return the tensor of each block, shape ``(m + extra, *block)``, to be changed in place.
 
         An error leaves everything as it was.
         """
+        if len(self) and self.process != rows.process:
+            raise ParameterError(
+                f"the rule has averages of {_described(self.process)}, and now gets the gradients of "
+                f"{_described(rows.process)}. Load what the same process has saved, on as many processes, or make a "
+                "new rule"
+            )
         found, waiting = [], list(self._loaded)
         for key in rows.keys:
             like = rows.like(key)
@@ -193,7 +203,7 @@ class RowMemory:
                     f"{shape}. Make a new rule for another model or another number of objectives"
                 )
             found.append(like.new_zeros(shape) if held is None else held.to(like))
-        self._loaded = waiting
+        self._loaded, self.process = waiting, rows.process
         for key, tensor in zip(rows.keys, found, strict=True):
             self._held[id(key)] = weakref.ref(key) if isinstance(key, Tensor) else partial(_same, key), tensor
         return found
@@ -206,12 +216,30 @@ class RowMemory:
         held = [tensor for owner, tensor in self._held.values() if owner() is not None]
         return [tensor.to("cpu", copy=True) for tensor in (*held, *self._loaded)]
 
-    def load(self, tensors: Sequence[Any]) -> None:
-        """Take over what `state` returned."""
+    def load(self, tensors: Sequence[Any], process: Sequence[int] | None) -> None:
+        """Take over what `state` returned, and the process to which it belongs."""
         loaded = [torch.as_tensor(tensor, device="cpu") for tensor in tensors]
         if not all(tensor.is_floating_point() for tensor in loaded):
             raise DTypeError("the state of a rule holds floating-point tensors")
         self._held, self._loaded = {}, [tensor.clone() for tensor in loaded]
+        self.process = None if process is None else (int(process[0]), int(process[1]))
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True if the tensors belong to another process than this one."""
+        found = this_process()
+        return None not in (self.process, found) and self.process != found
+
+
+def this_process() -> tuple[int, int] | None:
+    """Return the number of this process and that of all; None if it is the only one."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return None
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _described(process: tuple[int, int] | None) -> str:
+    return "a single process" if process is None else f"one of {process[1]} processes"
 
 
 def _same(value: Any) -> Any:

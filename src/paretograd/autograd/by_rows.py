@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paretograd.aggregators.batches import COUNTS, CrossAggregator
 from paretograd.aggregators.named import Mean
-from paretograd.aggregators.rows import Parts, RowAggregator, RowSource, at_least_single, vectors_of
+from paretograd.aggregators.rows import Parts, RowAggregator, RowSource, at_least_single, this_process, vectors_of
 from paretograd.autograd.call import Call, named, settled
 from paretograd.autograd.kept import Kept
 from paretograd.autograd.metric import local
@@ -30,6 +30,7 @@ class KeptSource(RowSource):
         self._kept, self._all = kept, kept.params
         self.m, self.eps = kept.m, kept.eps
         self.keys = kept.common
+        self.process = this_process() if any(hasattr(key, "placements") for key in self.keys) else None
 
     def block(self, key: Any) -> Tensor:
         return at_least_single(self._kept.block(key)).to(self.like(key))

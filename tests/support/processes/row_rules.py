@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -162,3 +165,57 @@ def averages_that_differ(rank: int, size: int) -> list[Comparison]:
     model.zero_grad()
     pg.backward(losses_of(model(x)), drop)
     return [agree("gradients", flat_grad(model))]
+
+
+@case(2)
+def states_of_shards(rank: int, size: int) -> list[Comparison]:
+    """Each process saves its own averages, and goes on from them. Those of another process or number are refused."""
+    found, model, single = [], sharded(mesh_of(size)), Tasks()
+
+    def steps(rule: pg.Aggregator, *numbers: int) -> None:
+        for t in numbers:
+            model.zero_grad()
+            pg.backward(losses_of(model(part(batch(t, 4 * size), rank, size))), rule)
+
+    def saved(rule: pg.Aggregator) -> dict[str, Any]:
+        """Return what a file of this process holds."""
+        file = io.BytesIO()
+        torch.save(rule.as_module().state_dict(), file)
+        file.seek(0)
+        state: dict[str, Any] = torch.load(file, weights_only=True)
+        return state
+
+    def of_first(state: dict[str, Any]) -> dict[str, Any]:
+        every: list[Any] = [None] * size
+        dist.all_gather_object(every, state)
+        return every[0]
+
+    def refused(rule: pg.Aggregator, *words: str) -> None:
+        told(lambda: steps(rule, 3), pg.ParameterError, *words)
+
+    for name in ("moco", "excess-mtl", "db-mtl", "m-config"):
+        rule, other = RULES[name](), RULES[name]()
+        steps(rule, 0, 1)
+        state = saved(rule)
+        other.as_module().load_state_dict(state)
+        other.as_module().load_state_dict(saved(other))  # before any step
+        steps(rule, 2)
+        want = flat_grad(model)
+        steps(other, 2)
+        found.append(Comparison(f"{name}: gradients", flat_grad(model), want, 0.0))
+
+        wrong, whole = RULES[name](), RULES[name]()
+        wrong.as_module().load_state_dict(of_first(state))
+        refused(wrong, "loaded another state")
+        wrong.load_state_dict(rule.state_dict() | {"process": [rank, 2 * size]})
+        refused(wrong, "one of 4 processes", "one of 2 processes")
+        pg.backward(losses_of(single(batch(0, 4))), whole, parallel="none")
+        wrong.as_module().load_state_dict(saved(whole))
+        refused(wrong, "a single process", "one of 2 processes")
+        try:
+            pg.backward(losses_of(single(batch(0, 4))), rule, parallel="none")
+        except pg.ParameterError as error:
+            assert "one of 2 processes" in str(error)  # noqa: PT017
+        else:
+            raise AssertionError(f"{name} took averages of shards for whole ones")
+    return found
