@@ -346,8 +346,6 @@ def test_what_needs_gradients_refuses() -> None:
         pg.Unconflicting(optimizer, pg.STCH())
     with pytest.raises(pg.ParameterError):
         pg.Mixed([pg.STCH(), pg.MGDA()])
-    with pytest.raises(pg.ParameterError, match="sees the losses"):
-        pg.descend(pg.problem("vlmop2"), pg.STCH(), lr=0.1, steps=3)
     with pytest.raises(pg.ParameterError, match="sees losses"):
         Server(pg.STCH())
     with pytest.raises(pg.ParameterError, match=r"paretograd\.scalarizer\('stch'\)"):

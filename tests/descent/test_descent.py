@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.trajectories import same
 from torch import Tensor
 
 import paretograd as pg
@@ -21,14 +22,6 @@ from paretograd.descent.evaluation import shortest_weights
 from paretograd.disk import read_arrays, write_arrays
 
 SEEDS = (24, 42, 48, 100, 123)
-#: What is recorded of runs.
-ARRAYS = ("losses", "points", "gamma", "weights", "slopes", "norms", "step_sizes", "gradient_norms", "lengths")
-
-
-def same(a: pg.Trajectory, b: pg.Trajectory) -> bool:
-    """Whether two trajectories are equal bit by bit."""
-    arrays = all(np.array_equal(getattr(a, name), getattr(b, name), equal_nan=True) for name in ARRAYS)
-    return arrays and a.reasons == b.reasons and np.array_equal(a.left_box, b.left_box)
 
 
 def custom(function: object, n: int = 2, box: float = math.inf, **known: object) -> pg.Problem:

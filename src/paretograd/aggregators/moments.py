@@ -292,7 +292,7 @@ class MConFIG(_Averaging):
     def _combine(self, rows: RowSource) -> Found:
         m, (first, second) = rows.m, self.betas
         held = dict(zip(map(id, rows.keys), self._memory.tensors(rows), strict=True))
-        counts = list(self._counts) or [0] * m
+        counts = [int(count) for count in self._counts] or [0] * m  # numpy's powers of a loaded state differ
         (i,) = self._differentiated(m)
         counts[i] += 1
         self._counts, t = counts, sum(counts)

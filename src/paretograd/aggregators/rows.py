@@ -97,7 +97,7 @@ class RowAggregator(Aggregator):
 
     def __call__(self, jacobian: Tensor) -> Tensor:
         """Return the direction, shape ``(n,)``, for a Jacobian ``(m, n)`` with one row per objective."""
-        rows = _Matrix(jacobian)
+        rows = MatrixRows(jacobian)
         found = self._combine(rows)
         if found.direction is None:
             assert found.weights is not None
@@ -120,7 +120,7 @@ class RowAggregator(Aggregator):
         raise self._refuse()
 
 
-class _Matrix(RowSource):
+class MatrixRows(RowSource):
     """A Jacobian that is one matrix."""
 
     keys = (_MATRIX,)

@@ -22,7 +22,7 @@ from paretograd.certificates.convergence import (
 )
 from paretograd.certificates.run import Recorded, RunCheck, SmoothSurrogate
 from paretograd.checks import as_weights
-from paretograd.descent.step_sizes import positive
+from paretograd.descent.step_sizes import positive, with_fixed_weights
 from paretograd.descent.trajectory import Trajectory
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
@@ -194,7 +194,7 @@ def _surrogate(
 
     Its claim about conflicts holds for any F. Its constant may be for another one.
     """
-    m, promise = trajectory.m, trajectory.guarantee
+    m, promise = trajectory.m, with_fixed_weights(trajectory.guarantee)
     own = (SUM if promise.rescaled else promise.F).phi(m)
     if F is None:
         return own, promise

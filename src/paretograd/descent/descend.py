@@ -17,6 +17,7 @@ from paretograd.descent.step_sizes import StepSize
 from paretograd.descent.stopping import Stop
 from paretograd.descent.trajectory import Trajectory
 from paretograd.problems.base import Problem
+from paretograd.scalarizations.base import Weighting
 
 #: Steps between two updates of the progress bar.
 _UPDATE_EVERY = 50
@@ -24,7 +25,7 @@ _UPDATE_EVERY = 50
 
 def descend(
     problem: Problem,
-    aggregator: Aggregator,
+    aggregator: Aggregator | Weighting,
     lr: float | StepSize = 1e-3,
     steps: int = 10_000,
     *,
@@ -45,7 +46,7 @@ def descend(
 
     Args:
         problem: the problem to minimise, such as ``pg.problem("vlmop2")``.
-        aggregator: the rule that combines the gradients into one direction.
+        aggregator: the rule that combines the gradients into one direction, or weights the losses by their values.
         lr: a number, or a rule of `paretograd.descent`: ``Smooth()``, ``Aligned()``, ``Monotone()``, ``Armijo()``.
         steps: maximum number of steps.
         seeds: one run per seed, from `Problem.start`; (0,) by default.

@@ -47,7 +47,7 @@ class Directions(NamedTuple):
     """``d = J.T w`` for B runs.
 
     Attributes:
-        weights: ``(B, m)``.
+        weights: ``(B, m)``; NaN if d is no combination of the gradients.
         d: ``(B, n)``.
         norms: ``|d|``, ``(B,)``.
         slopes: ``<g_k, d>``, ``(B, m)``.
@@ -71,12 +71,24 @@ def directions(aggregator: Aggregator, here: Evaluation, runs: NDArray[np.intp])
     """
     weights, stops = _weigh(aggregator, here, runs)
     if weights is here.witness:
-        d, norms = here.shortest, here.gamma
-    else:
-        d = combine(weights, here.J)
-        norms = norm(d)
+        return measured(here, weights, here.shortest, here.gamma, stops)
+    d = combine(weights, here.J)
+    return measured(here, weights, d, norm(d), stops)
+
+
+def measured(here: Evaluation, weights: Array, d: Array, norms: Array, stops: Stops) -> Directions:
+    """Return directions with their slopes. Runs whose direction is zero stop.
+
+    Args:
+        here: the runs where they are.
+        weights: ``(B, m)``; NaN where d is no combination of the gradients.
+        d: the directions, ``(B, n)``.
+        norms: their norms, ``(B,)``.
+        stops: the runs that stop for another reason.
+    """
     moving = norms > _ZERO * inner(np.abs(weights), here.lengths)
     if not all_true(moving):
+        moving |= np.isnan(weights).any(axis=1) & (norms > 0.0)
         for run in np.flatnonzero(~moving).tolist():
             stops.setdefault(run, Stop.STATIONARY)
     slopes: Array = here.J @ d[:, :, None]

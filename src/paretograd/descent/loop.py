@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
+from paretograd.descent.copies import Copies
 from paretograd.descent.directions import Directions, directions
 from paretograd.descent.evaluation import Evaluation, Points, all_finite, evaluate, least
 from paretograd.descent.records import Records
@@ -19,21 +20,23 @@ from paretograd.descent.step_sizes import Position, StepSize
 from paretograd.descent.stopping import Stop
 from paretograd.geometry.gramian import Array
 from paretograd.problems.base import Problem
+from paretograd.scalarizations.base import Weighting
 
 Rows = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The arguments of a descent; see `Descent`."""
+    """The arguments of a descent, see `Descent`; and the copies of a rule that needs one for each run."""
 
     problem: Problem
-    aggregator: Aggregator
+    aggregator: Aggregator | Weighting
     step_size: StepSize
     steps: int
     stop_gamma: float
     stop_norm: float
     dtype: torch.dtype
+    copies: Copies | None = None
 
 
 class State(NamedTuple):
@@ -92,12 +95,15 @@ def quiet() -> np.errstate:
 
 def step(setting: Setting, state: State, records: Records) -> State:
     """Let every active run take a step or stop. A schedule of rules advances by one step, or not at all on failure."""
+    if setting.copies is not None:
+        with setting.copies.one_step(state.active):
+            return _step(setting, state, setting.copies.directions(state.here, state.active), records)
+    assert isinstance(setting.aggregator, Aggregator)
     with setting.aggregator.one_step():
-        return _step(setting, state, records)
+        return _step(setting, state, directions(setting.aggregator, state.here, state.active), records)
 
 
-def _step(setting: Setting, state: State, records: Records) -> State:
-    found = directions(setting.aggregator, state.here, state.active)
+def _step(setting: Setting, state: State, found: Directions, records: Records) -> State:
     stops = dict(found.stops)
     if least(found.norms) < setting.stop_norm:
         for row in np.flatnonzero(found.norms < setting.stop_norm).tolist():

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.autograd.call import check_rule
 from paretograd.checks import as_number, whole_number
 from paretograd.descent import loop
+from paretograd.descent.copies import Copies, check_descends, needs_copies
 from paretograd.descent.records import NAMES, Box, Records
 from paretograd.descent.step_sizes import Constant, StepSize, as_step_size
 from paretograd.descent.stopping import Stop, interrupts_between_steps
@@ -23,6 +23,7 @@ from paretograd.disk import from_json, to_json
 from paretograd.errors import DTypeError, InputError, ParameterError, ShapeError
 from paretograd.geometry.gramian import Array
 from paretograd.problems.base import Problem
+from paretograd.scalarizations.base import Weighting
 
 #: Version of the dictionary that `Descent.state_dict` returns.
 _FORMAT = 1
@@ -40,9 +41,12 @@ class Descent:
     the same run alone, with two exceptions. A rule that draws random numbers draws different ones for a run alone. And
     a problem may round differently in a batch, as matrix products do; element-wise operations do not.
 
+    A rule that sees more than Gramians is copied for each run, and stays as it is. The losses at the end of a step are
+    those with which `FAMO` updates its logits, and a step is an epoch of `DWA`.
+
     Args:
         problem: the problem to minimise.
-        aggregator: the rule that combines the gradients into one direction.
+        aggregator: the rule that combines the gradients into one direction, or weights the losses by their values.
         lr: a number, or a step-size rule of `paretograd.descent` such as ``Smooth()`` or ``Armijo()``.
         steps: maximum number of steps.
         seeds: one run per seed, from `Problem.start`; (0,) by default.
@@ -55,7 +59,7 @@ class Descent:
     def __init__(
         self,
         problem: Problem,
-        aggregator: Aggregator,
+        aggregator: Aggregator | Weighting,
         lr: float | StepSize,
         steps: int,
         *,
@@ -65,8 +69,9 @@ class Descent:
         stop_norm: float | None = None,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        check_rule(aggregator)
+        check_descends(aggregator, problem.name)
         self.lr = as_step_size(lr)
+        points, self.seeds = _starting_points(problem, seeds, starts, dtype)
         self._setting = loop.Setting(
             problem,
             aggregator,
@@ -75,8 +80,8 @@ class Descent:
             _threshold(stop_gamma, "stop_gamma"),
             _threshold(stop_norm, "stop_norm"),
             dtype,
+            Copies(aggregator, len(points)) if needs_copies(aggregator) else None,
         )
-        points, self.seeds = _starting_points(problem, seeds, starts, dtype)
         self._records = Records(len(points), problem.m, problem.n)
         self._state = loop.begin(self._setting, points, self._records)
         self._box = Box(problem, len(points))
@@ -145,7 +150,7 @@ class Descent:
             "format": _FORMAT,
             "step": state.step,
             "settings": to_json(self._settings()),
-            "aggregator": to_json(self._setting.aggregator.state_dict()),
+            "aggregator": to_json(self._rule.state_dict()),
             "reasons": to_json({"codes": [reason.name for reason in state.reasons]}),
             "lengths": state.lengths.copy(),
             "left_box": self._box.left.copy(),
@@ -176,9 +181,14 @@ class Descent:
         points = torch.from_numpy(records.arrays["points"][T, active]).to(self._setting.dtype)
         ends, left = (np.array(state[key], dtype=np.int64).reshape(B) for key in ("lengths", "left_box"))
         fresh = loop.resume(self._setting, loop.State(T, active, self._state.here, ends, reasons), points)
-        self._setting.aggregator.load_state_dict(from_json(str(state["aggregator"])))
+        self._rule.load_state_dict(from_json(str(state["aggregator"])))
         self._records, self._state = records, fresh
         self._box.left, self._box.seen = left, T
+
+    @property
+    def _rule(self) -> Any:
+        """The rule or its copies, which have the state."""
+        return self._setting.aggregator if self._setting.copies is None else self._setting.copies
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that a saved and a resumed descent must share."""

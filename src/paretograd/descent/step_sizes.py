@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,8 +15,9 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.checks import as_number, whole_number
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
-from paretograd.guarantees import SUM, Guarantee
+from paretograd.guarantees import STEP, SUM, Guarantee
 from paretograd.problems.base import Problem
+from paretograd.scalarizations.base import Weighting
 
 #: A slope below this counts as zero. It is relative to the sum of the absolute products that make up the slope.
 _ROUNDING = 16.0 * float(np.finfo(np.float64).eps)
@@ -27,7 +29,7 @@ class Position(NamedTuple):
     Attributes:
         losses: ``(B, m)``.
         gradient_norms: ``|g_k|``, ``(B, m)``.
-        weights: ``(B, m)``.
+        weights: ``(B, m)``; NaN if the direction is no combination of the gradients.
         slopes: ``<g_k, d>``, ``(B, m)``.
         norms: ``|d|``, ``(B,)``.
         losses_after: maps step sizes ``(R,)`` and run indices ``(R,)`` to the losses after these steps, ``(R, m)``.
@@ -44,7 +46,7 @@ class Position(NamedTuple):
 class StepSize(ABC):
     """A rule for eta_t. It returns NaN for a run that has no acceptable step, and this run stops."""
 
-    def bind(self, problem: Problem, aggregator: Aggregator) -> StepSize:
+    def bind(self, problem: Problem, aggregator: Aggregator | Weighting) -> StepSize:
         """Return the rule with its constants taken from problem and aggregator; raises if one is missing."""
         return self
 
@@ -96,7 +98,7 @@ class _FromSmoothness(StepSize):
         given = surrogate_smoothness
         self.surrogate_smoothness = None if given is None else positive(given, "surrogate_smoothness")
 
-    def _constants(self, problem: Problem, aggregator: Aggregator) -> tuple[float, Array, float]:
+    def _constants(self, problem: Problem, aggregator: Aggregator | Weighting) -> tuple[float, Array, float]:
         """Return L of the objectives, the weights phi of ``F = sum_k phi_k f_k``, and L of F."""
         L = problem.smoothness if self.smoothness is None else self.smoothness
         if L is None:
@@ -104,7 +106,7 @@ class _FromSmoothness(StepSize):
                 f"{type(self).__name__} needs the smoothness constant L of the objectives, and {problem.name} declares "
                 f"none; give it as {type(self).__name__}(smoothness=L), or use pg.descent.Armijo()"
             )
-        promise = aggregator.guarantee
+        promise = with_fixed_weights(aggregator.guarantee)
         phi = (SUM if promise.rescaled else promise.F).phi(problem.m)
         return L, phi, float(phi.sum()) * L if self.surrogate_smoothness is None else self.surrogate_smoothness
 
@@ -123,12 +125,12 @@ class Smooth(_FromSmoothness):
 
     _scale, _dynamic = math.nan, False
 
-    def bind(self, problem: Problem, aggregator: Aggregator) -> Smooth:
+    def bind(self, problem: Problem, aggregator: Aggregator | Weighting) -> Smooth:
         L = self._constants(problem, aggregator)[2]
-        promise = aggregator.guarantee
+        promise = with_fixed_weights(aggregator.guarantee)
         constant = promise.alignment if promise.beyond_hull else None
         if constant is None and not promise.rescaled:
-            raise ParameterError(f"no theorem gives {aggregator!r} a step size: {_obstacle(promise)}")
+            raise ParameterError(f"no theorem gives {aggregator!r} a step size: {_obstacle(aggregator.guarantee)}")
         bound = Smooth(self.smoothness, self.surrogate_smoothness)
         bound._scale = (1.0 if constant is None else constant) / L
         bound._dynamic = constant is None
@@ -139,8 +141,20 @@ class Smooth(_FromSmoothness):
         return eta / np.abs(at.weights).sum(axis=1) if self._dynamic else eta
 
 
+def with_fixed_weights(promise: Guarantee) -> Guarantee:
+    """Return the guarantee for an F with fixed weights: without a constant for the sum, if F is nonlinear."""
+    if promise.F != STEP:
+        return promise
+    return replace(promise, F=SUM, alignment=None, note="Its constant is for F, a nonlinear function of the losses.")
+
+
 def _obstacle(promise: Guarantee) -> str:
     """Explain why a guarantee yields no step size, and suggest alternatives."""
+    if promise.F == STEP:
+        return (
+            "its F is a nonlinear function of the losses, whose smoothness constant is not known. "
+            "Give lr a number, or use pg.descent.Armijo()"
+        )
     if promise.alignment is None:
         return (
             "it does not guarantee condition (A), and may conflict. "
@@ -164,7 +178,7 @@ class Aligned(_FromSmoothness):
 
     _phi, _L = np.empty(0), math.nan
 
-    def bind(self, problem: Problem, aggregator: Aggregator) -> Aligned:
+    def bind(self, problem: Problem, aggregator: Aggregator | Weighting) -> Aligned:
         bound = Aligned(self.smoothness, self.surrogate_smoothness)
         _, bound._phi, bound._L = self._constants(problem, aggregator)
         return bound
@@ -184,13 +198,14 @@ class Monotone(_FromSmoothness):
 
     _L = math.nan
 
-    def bind(self, problem: Problem, aggregator: Aggregator) -> Monotone:
+    def bind(self, problem: Problem, aggregator: Aggregator | Weighting) -> Monotone:
         bound = Monotone(self.smoothness, self.surrogate_smoothness)
         bound._L = self._constants(problem, aggregator)[0]
         return bound
 
     def __call__(self, at: Position) -> Array:
-        rounding = _ROUNDING * (np.abs(at.weights) * at.gradient_norms).sum(axis=1, keepdims=True) * at.gradient_norms
+        terms = (np.abs(at.weights) * at.gradient_norms).sum(axis=1)
+        rounding = _ROUNDING * np.where(np.isnan(terms), at.norms, terms)[:, None] * at.gradient_norms
         down = np.where(at.slopes > rounding, at.slopes, 0.0)
         return _positive_ratio(down.min(axis=1), self._L * at.norms**2)
 

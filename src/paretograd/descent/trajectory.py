@@ -21,7 +21,7 @@ from paretograd.errors import InputError, ParameterError, ShapeError, needs
 from paretograd.geometry import cones
 from paretograd.geometry.cones import Rounding
 from paretograd.geometry.gramian import Array, as_array, gramian
-from paretograd.guarantees import MEAN, SUM, Guarantee, Surrogate
+from paretograd.guarantees import MEAN, STEP, SUM, Guarantee, Surrogate
 from paretograd.problems.base import Problem
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Identifies a file as a trajectory, with the version of its content.
 _FORMAT = "paretograd trajectory 1"
+#: Those F that a file stores by their names.
+_SYMBOLIC = (SUM, MEAN, STEP)
 #: F of a rule with fixed weights in files of earlier versions.
 _FIXED = "sum_k weights_k f_k"
 
@@ -41,7 +43,7 @@ class Trajectory:
         losses: losses at every visited point, the last one included, ``(T + 1, B, m)``.
         points: ``(T + 1, B, n)``.
         gamma: distance from Pareto stationarity at every visited point, ``(T + 1, B)``.
-        weights: weights of the directions ``d = J.T w``, ``(T, B, m)``.
+        weights: weights of the directions ``d = J.T w``, ``(T, B, m)``; NaN if d is no combination of the gradients.
         slopes: ``<g_k, d>``, ``(T, B, m)``; negative if an objective increases along ``-d``.
         norms: ``|d|``, ``(T, B)``.
         step_sizes: eta_t, ``(T, B)``.
@@ -107,7 +109,9 @@ class Trajectory:
     @property
     def alignment(self) -> Array:
         """c of condition (A) at every step, ``<d, grad F> / |d|^2`` for the F of the rule's guarantee, ``(T, B)``."""
-        return np.asarray((self.slopes @ self.guarantee.F.phi(self.m)) / self.norms**2)
+        F = self.guarantee.F
+        steep = (self.slopes * self.weights).sum(axis=2) if F == STEP else self.slopes @ F.phi(self.m)
+        return np.asarray(steep / self.norms**2)
 
     def iterations_to(self, gamma: float = 0.01) -> NDArray[np.int64]:
         """Return the number of steps after which each run's gamma first falls below this, ``(B,)``; -1 if never."""
@@ -151,6 +155,11 @@ class Trajectory:
                 f"the run was made on {self.problem} with n={n} and m={m}; got {problem.name} with n={problem.n} and "
                 f"m={problem.m}"
             )
+        if np.isnan(self.weights[step, run]).any():
+            raise ParameterError(
+                f"the direction of step {step} is no combination of the gradients, so it has no certificate; slopes "
+                "and conflicts say which objectives it decreases"
+            )
         point = torch.from_numpy(self.points[step, run]).to(getattr(torch, self.dtype))
         _, J = problem.jacobian(point)
         # The Gramian is computed in float64, but gradients and weights have the precision of the run.
@@ -175,7 +184,7 @@ class Trajectory:
         """Write an npz file atomically; an existing file is replaced only if ``overwrite`` is set."""
         words = {name: getattr(self, name) for name in _WORDS}
         promise = self.guarantee
-        F = promise.F if promise.F in (SUM, MEAN) else promise.F.phi(self.m).tolist()
+        F = promise.F if promise.F in _SYMBOLIC else promise.F.phi(self.m).tolist()
         guarantee = asdict(replace(promise, F=SUM)) | {"F": F if isinstance(F, list) else str(F)}
         del guarantee["alternatives"]
         words |= {"reasons": [stop.name for stop in self.reasons], "guarantee": guarantee}
@@ -287,7 +296,7 @@ def _read_guarantee(found: dict[str, Any], weights: Array) -> Guarantee:
     """
     F = found["F"]
     promise = Guarantee(**(found | {"F": SUM, "hypotheses": ()}))
-    named = {str(surrogate): surrogate for surrogate in (SUM, MEAN)}
+    named = {str(surrogate): surrogate for surrogate in _SYMBOLIC}
     if isinstance(F, str):
         if F in named:
             return replace(promise, F=named[F])

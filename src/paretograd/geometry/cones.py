@@ -100,11 +100,13 @@ def term_errors(lengths: Array, weights: Array, unit: float | None = None) -> Ar
 
     Args:
         lengths: ``|g_k|``, shape ``(..., m)``.
-        weights: shape ``(..., m)``.
+        weights: shape ``(..., m)``. NaN, of a direction that is no combination, counts as zero: such a direction has no
+            terms that cancel.
         unit: error of a slope relative to ``|g_k|`` times the sum of ``|w_j| |g_j|``. None for 1e-15 per objective,
             float64 rounding: the conflicts counted in published runs depend on this number.
     """
     unit = 1e-15 * weights.shape[-1] if unit is None else unit
+    weights = np.where(np.isnan(weights), 0.0, weights)
     return np.asarray(unit * (np.abs(weights) * lengths).sum(axis=-1, keepdims=True) * lengths)
 
 

@@ -72,6 +72,9 @@ class Weighting(nn.Module, ABC):
     def _advance(self, values: Tensor) -> None:
         """Take note of a step that was taken with these losses."""
 
+    def _continue(self, values: Tensor) -> None:
+        """Take note of the losses before a step, which are also those after the last one, on the same data."""
+
     def _share(self, share: Share | None) -> None:
         """Take a function that collects the losses of all processes, after a step of several; None after one of one."""
 

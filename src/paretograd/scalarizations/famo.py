@@ -116,6 +116,10 @@ class FAMO(Weighting):
         self._keep("_before", values)
         self._open.fill_(1)
 
+    def _continue(self, values: Tensor) -> None:
+        if self._open:
+            self.update(values)
+
     def _share(self, share: Share | None) -> None:
         self._all = share
 

@@ -70,6 +70,10 @@ class DWA(Weighting):
         self._keep("_total", self._entries("_total", values) + values)
         self._steps += 1
 
+    def _continue(self, values: Tensor) -> None:
+        if self._steps:
+            self.next_epoch()
+
     def next_epoch(self) -> None:
         """End an epoch. The next step begins another."""
         if not self._steps:
