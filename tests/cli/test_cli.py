@@ -301,7 +301,7 @@ class TestMistakes:
             (["--param", "preference=1,2"], "has 2 numbers, but there are m = 3 objectives"),
             (["--param", "renormalize=perhaps"], "takes renormalize as true or false"),
             (["--param", "seed=1.5"], "takes seed as a whole number"),
-            (["--param", "order=random"], "use 'given' (the paper) or 'shuffled'"),
+            (["--param", "order=random"], "use 'given' or 'shuffled'"),
         ],
     )
     def test_in_the_options(self, run, arguments, message):

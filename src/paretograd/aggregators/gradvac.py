@@ -11,7 +11,7 @@ import torch
 
 from paretograd.aggregators.base import Description, GramianAggregator
 from paretograd.aggregators.memory import Memory, check_count, check_keys
-from paretograd.aggregators.pcgrad import gather
+from paretograd.aggregators.pcgrad import check_sweep, gather
 from paretograd.checks import as_number, make_rng
 from paretograd.errors import ParameterError
 from paretograd.geometry.gramian import Array
@@ -72,10 +72,7 @@ class GradVac(GramianAggregator):
             raise ParameterError(f"beta={beta:g}: the share of the new cosine is between 0 and 1")
         if not -1.0 <= as_number(target, "target") <= 1.0:
             raise ParameterError(f"target={target:g}: a cosine is between -1 and 1")
-        if order not in ("given", "shuffled"):
-            raise ParameterError(f"order={order!r}: use 'shuffled' (the paper) or 'given'")
-        if reduction not in ("mean", "sum"):
-            raise ParameterError(f"reduction={reduction!r}: use 'sum' (the paper) or 'mean'")
+        check_sweep(order, reduction)
         self.beta, self.target, self.order, self.reduction, self.seed = beta, target, order, reduction, seed
         self._rng = make_rng(seed, generator) if order == "shuffled" else None
         self._memory: Memory[list[list[float]]] = Memory()

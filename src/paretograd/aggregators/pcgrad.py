@@ -24,6 +24,14 @@ def gather(unit: UnitGramian, coefficients: Array, mean: bool) -> Array:
     return full / unit.m if mean else full
 
 
+def check_sweep(order: str, reduction: str) -> None:
+    """Validate how gradients meet the others, and what becomes of them. Papers and codes differ in both."""
+    if order not in ("given", "shuffled"):
+        raise ParameterError(f"order={order!r}: use 'given' or 'shuffled'")
+    if reduction not in ("mean", "sum"):
+        raise ParameterError(f"reduction={reduction!r}: use 'mean' or 'sum'")
+
+
 class PCGrad(GramianAggregator):
     r"""Gradient surgery: one pass of projections that remove from each gradient its conflicts with the others.
 
@@ -56,10 +64,7 @@ class PCGrad(GramianAggregator):
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        if order not in ("given", "shuffled"):
-            raise ParameterError(f"order={order!r}: use 'given' (the paper) or 'shuffled' (the original code)")
-        if reduction not in ("mean", "sum"):
-            raise ParameterError(f"reduction={reduction!r}: use 'mean' (the paper) or 'sum' (the original code)")
+        check_sweep(order, reduction)
         self.order, self.reduction, self.seed = order, reduction, seed
         self._rng = make_rng(seed, generator) if order == "shuffled" else None
 
