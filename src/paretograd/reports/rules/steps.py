@@ -14,8 +14,6 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.batches import CrossAggregator
 from paretograd.aggregators.registry import get, read_rule
 from paretograd.scalarizations.base import Weighting
-from paretograd.scalarizations.famo import FAMO
-from paretograd.scalarizations.history import DWA
 from paretograd.scalarizations.registry import SCALARIZERS, scalarizer
 
 #: A rule of the table: one that needs the gradients, or one that sees the losses only.
@@ -69,10 +67,8 @@ def direction(rule: Rule, steps: Sequence[Step]) -> Tensor:
     """
     for step, after in pairwise(steps):
         _taken(rule, step)
-        if isinstance(rule, FAMO):
-            rule.update(after.losses)
-        elif isinstance(rule, DWA):
-            rule.next_epoch()
+        if isinstance(rule, Weighting):
+            rule._continue(after.losses)
     return _taken(rule, steps[-1])
 
 
