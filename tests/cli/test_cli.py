@@ -18,8 +18,10 @@ from typer.testing import CliRunner
 
 import paretograd as pg
 from paretograd import cli
+from paretograd.aggregators.registry import FURTHER
 from paretograd.cli.app import app
 from paretograd.cli.files import read_jacobian
+from paretograd.reports.rules.steps import make_rule
 
 TWO = [[1.0, 0.0], [-0.5, 1.0]]
 
@@ -90,6 +92,8 @@ class TestList:
             assert pg.get(name, **({"eps": 0.5} if name == "capped-mgda" else {})).label in line
         assert "Theorem 2 (non-conflicting directions)" in text
         assert "A star asks for the normalized variant" in text
+        for name in (*pg.names(further=True), *pg.scalarizer_names(), "unit-rows(RULE)"):
+            assert name in text.replace("\n", " ")
 
 
 class TestExplain:
@@ -109,6 +113,20 @@ class TestExplain:
     def test_parameters_change_the_promise(self, run):
         assert "Some objective may go up" in run("explain", "cagrad").stdout
         assert "No objective goes up" in run("explain", "cagrad", "--param", "c=1").stdout
+
+    @pytest.mark.parametrize("name", [*FURTHER, *pg.scalarizer_names(), "unit-rows(upgrad)", "cr-mogm(mgda)*"])
+    def test_rules_that_need_more_or_less_than_a_gramian(self, run, name):
+        result = run("explain", name)
+        assert result.exit_code == 0, result.output
+        about = make_rule(name, m=2)
+        assert about.label in result.stdout
+        assert about.description.formula.split(",")[0] in result.stdout
+
+    def test_parameters_of_these_rules(self, run):
+        assert "STCH(mu=0.5)" in run("explain", "stch", "--param", "mu=0.5").stdout
+        assert "STCH(mu=0.25)" in run("explain", "stch(mu=0.25)").stdout
+        assert "MoCo(beta=0.25)" in run("explain", "moco", "--param", "moco.beta=0.25").stdout
+        assert "Their parameters are stch: mu, weights" in said(run("explain", "stch", "--param", "c=1"))
 
     def test_unknown_name_gets_a_suggestion(self, run):
         assert "Did you mean 'upgrad'?" in said(run("explain", "upgrd"))

@@ -18,7 +18,7 @@ from paretograd.errors import InputError
 from paretograd.reports import export, tables
 from paretograd.reports.compare import compare as run_comparison
 from paretograd.reports.coverage import coverage
-from paretograd.reports.roster import Parameter, build, roster
+from paretograd.reports.roster import Parameter, build, build_any, roster
 
 app = typer.Typer(
     name="paretograd",
@@ -89,7 +89,7 @@ def explain(
     with _errors_in_words():
         parameters = [Parameter.parse(written) for written in param or []]
         if name is not None:
-            _console().print(tables.explanation(build(name, parameters)))
+            _console().print(tables.explanation(build_any(name, parameters)))
         elif parameters:
             raise InputError("--param belongs to a rule; name it, such as paretograd explain cagrad --param c=0.4")
         else:

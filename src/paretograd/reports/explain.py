@@ -11,6 +11,7 @@ from paretograd.aggregators.registry import SCHEDULES
 from paretograd.guarantees import Guarantee
 from paretograd.reports import paper_table
 from paretograd.reports.words import short_name
+from paretograd.scalarizations.base import Weighting
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Section:
     lines: tuple[str, ...]
 
 
-def explain(aggregator: Aggregator) -> list[Section]:
+def explain(aggregator: Aggregator | Weighting) -> list[Section]:
     """Formula, use, guarantee, place in the paper, parameters and reference, in the order in which they are needed."""
     about = aggregator.description
     sections = [
@@ -29,12 +30,20 @@ def explain(aggregator: Aggregator) -> list[Section]:
         Section("When to use it", (about.when,)),
         Section("Guarantee", tuple(_guarantee(aggregator.guarantee))),
         Section("Behaviour", tuple(_behaviour(aggregator.guarantee))),
-        Section("In the framework", tuple(paper_table.framework(aggregator))),
-        Section("Hypotheses of Theorem 4", tuple(map(str, paper_table.hypotheses(aggregator)))),
+        *_in_the_paper(aggregator),
         Section("Parameters", tuple(_parameters(aggregator))),
-        Section("Reference", (about.reference, f"In the paper: {about.paper}")),
+        Section("Reference", (about.reference, *([f"In the paper: {about.paper}"] if about.paper != "-" else []))),
     ]
     return [section for section in sections if section.lines]
+
+
+def _in_the_paper(aggregator: Aggregator | Weighting) -> list[Section]:
+    if isinstance(aggregator, Weighting):
+        return []
+    return [
+        Section("In the framework", tuple(paper_table.framework(aggregator))),
+        Section("Hypotheses of Theorem 4", tuple(map(str, paper_table.hypotheses(aggregator)))),
+    ]
 
 
 def _guarantee(promise: Guarantee) -> list[str]:
@@ -79,7 +88,7 @@ def _behaviour(promise: Guarantee) -> list[str]:
     return lines
 
 
-def _parameters(aggregator: Aggregator) -> list[str]:
+def _parameters(aggregator: Aggregator | Weighting) -> list[str]:
     """The ``Args`` of the rule's docstring, each with its default."""
     rule = aggregator.aggregator if isinstance(aggregator, Normalized) else aggregator
     maker = SCHEDULES.get(rule.name.partition("(")[0], type(rule))  # what takes the parameters

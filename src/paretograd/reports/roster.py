@@ -8,11 +8,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from paretograd.aggregators.base import Aggregator
-from paretograd.aggregators.registry import REGISTRY, SCHEDULES, get, names, read_rule, spelled, written_parameters
+from paretograd.aggregators.registry import (
+    FURTHER,
+    REGISTRY,
+    SCHEDULES,
+    WRAPPERS,
+    get,
+    names,
+    read_rule,
+    spelled,
+    written_parameters,
+)
 from paretograd.errors import ParameterError
+from paretograd.scalarizations.base import Weighting
+from paretograd.scalarizations.registry import SCALARIZERS, scalarizer
 
 #: Values for the rules that cannot do without.
-EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {"capped-mgda": {"eps": 0.5}, "mas-rr": {"n": 1000}}
+EXAMPLE_PARAMETERS: dict[str, dict[str, Any]] = {
+    "capped-mgda": {"eps": 0.5},
+    "mas-rr": {"n": 1000},
+    "uncertainty": {"m": 2},
+    "imtl-l": {"m": 2},
+}
 
 
 @dataclass(frozen=True)
@@ -33,7 +50,7 @@ class Parameter:
                 f"{written!r} is no parameter; write key=value or rule.key=value, such as c=0.4 or cagrad.c=0.4"
             )
         if rule:
-            get(rule, **EXAMPLE_PARAMETERS.get(_plain(rule), {}))  # raises, with a suggestion, on an unknown name
+            build_any(rule)  # raises, with a suggestion, on an unknown name
         return cls(_plain(rule) or None, key, text)
 
 
@@ -41,6 +58,17 @@ def build(name: str, parameters: Sequence[Parameter] = ()) -> Aggregator:
     """One rule by name; every parameter must be its own."""
     _check_used(parameters, [name])
     return get(name, **_arguments(name, parameters, EXAMPLE_PARAMETERS.get(_plain(name), {})))
+
+
+def build_any(name: str, parameters: Sequence[Parameter] = ()) -> Aggregator | Weighting:
+    """Return one rule by name, which may see the losses only; every parameter must be its own."""
+    plain = _plain(name)
+    if plain not in SCALARIZERS:
+        return build(name, parameters)
+    _check_used(parameters, [name])
+    taken, written = parameter_names(plain), dict(read_rule(name).keywords)
+    given = {p.key: _convert(plain, p, str(taken[p.key].annotation)) for p in parameters}
+    return scalarizer(plain, **EXAMPLE_PARAMETERS.get(plain, {}) | written | given)
 
 
 def roster(
@@ -72,7 +100,7 @@ def roster(
 
 def parameter_names(name: str) -> dict[str, inspect.Parameter]:
     """What a rule takes from the command line, by key."""
-    maker = REGISTRY.get(_plain(name)) or SCHEDULES.get(_plain(name))
+    maker = (REGISTRY | FURTHER | WRAPPERS | SCHEDULES | SCALARIZERS).get(_plain(name))
     if maker is None:
         return {}
     taken = inspect.signature(maker).parameters

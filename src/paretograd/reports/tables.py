@@ -11,11 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from paretograd.aggregators.base import Aggregator
+from paretograd.aggregators.registry import FURTHER, WRAPPERS
 from paretograd.certificates.metric import METRIC_RESULTS
 from paretograd.reports import paper_table, words
 from paretograd.reports.compare import Comparison
 from paretograd.reports.coverage import REMARKS, Coverage
 from paretograd.reports.explain import Section, explain
+from paretograd.scalarizations.base import Weighting
+from paretograd.scalarizations.registry import SCALARIZERS
 from paretograd.solution import Status
 
 #: Gradients are listed one by one up to this many.
@@ -44,12 +47,15 @@ def rules_table(rules: Iterable[Aggregator]) -> Group:
         "A star asks for the normalized variant, whose weights are divided by the sum of their magnitudes: "
         "upgrad*, nash-mtl*. In a shell, quote it: 'upgrad*'.",
         "mas-rand and mas-rr(N) take turns with MGDA, Nash-MTL*, UPGrad* and DualProj*: at random, or N steps each.",
+        f"More rules: {', '.join(FURTHER)} need rows, losses or several batches; {', '.join(SCALARIZERS)} see the "
+        f"losses only; {', '.join(f'{name}(RULE)' for name in WRAPPERS)} are around another rule. paretograd theorems "
+        "--table compares all.",
         "Next: paretograd explain NAME, paretograd theorems, or paretograd compare example",
     ]
     return Group(table, Text(""), *(Text(note) for note in notes))
 
 
-def explanation(rule: Aggregator) -> Group:
+def explanation(rule: Aggregator | Weighting) -> Group:
     """One rule in full."""
     title = Text.assemble((rule.label, "bold"), f"   {rule.name}   ", (repr(rule), "dim"))
     return Group(title, *(_section(section) for section in explain(rule)))
