@@ -262,7 +262,7 @@ def test_a_model_that_cannot_be_trained_is_an_error() -> None:
         with pytest.raises(pg.InputError, match=f"the global model is {what}.*numpy arrays by their names"):
             Server(pg.Mean()).step(wrong, {})
     with pytest.warns(UserWarning, match="node 3 is not used: w is a Tensor and not a numpy array of numbers"):
-        Server(pg.Mean()).step({"w": np.ones(2)}, {3: {"w": torch.ones(2)}})
+        Server(pg.Mean()).step({"w": np.ones(2)}, {3: {"w": torch.ones(2)}, 4: {"w": np.ones(2)}, 5: {"w": np.ones(2)}})
     for averaged in (BUFFERS, [*BUFFERS, "weight", "scale"]):
         arrays = {name: array for name, array in model().items() if name in averaged}
         with pytest.raises(pg.InputError, match="no parameters"):

@@ -31,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
         bound=str(config["bound"]),
         lr=float(config["server-lr"]),
         momentum=float(config["server-momentum"]),
-        min_valid=int(config["min-valid"]),
+        min_valid=int(config["min-valid"]) or None,
         averaged=buffer_names(net),
         min_train_nodes=nodes,
         min_evaluate_nodes=nodes,

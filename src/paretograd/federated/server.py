@@ -71,7 +71,7 @@ class Server:
         lr: learning rate of the server; 1 applies the direction unscaled.
         momentum: at least 0 and below 1.
         bound: treatment of the lengths of updates: see `combine_updates`.
-        min_valid: with fewer valid replies the model stays unchanged.
+        min_valid: with fewer valid replies the model stays unchanged; None for more than half of the clients asked.
         averaged: names of arrays that are averaged instead of aggregated, such as BatchNorm's running statistics (see
             `buffer_names`); None for those whose names end in ``running_mean`` or ``running_var``. Their changes are
             bounded like updates, unless ``bound`` is ``none``. Arrays of whole numbers become their median, and
@@ -85,7 +85,7 @@ class Server:
         lr: float = 1.0,
         momentum: float = 0.0,
         bound: Bound = "clip",
-        min_valid: int = 1,
+        min_valid: int | None = None,
         averaged: Collection[str] | None = None,
     ) -> None:
         _check_rule(rule)
@@ -94,7 +94,7 @@ class Server:
         self.rule, self.bound = rule, bound
         self.averaged = None if averaged is None else frozenset(averaged)
         self.lr, self.momentum = as_number(lr, "lr"), as_number(momentum, "momentum")
-        self.min_valid = as_count(min_valid, "min_valid", 1)
+        self.min_valid = None if min_valid is None else as_count(min_valid, "min_valid", 1)
         if not 0.0 < self.lr < float("inf"):
             raise ParameterError(f"lr={lr!r}: it must be finite and above 0")
         if not 0.0 <= self.momentum < 1.0:
@@ -104,12 +104,22 @@ class Server:
         self._velocity: Tensor | None = None
         self._loaded = self._told = False
 
-    def step(self, model: Arrays, replies: Mapping[int, object]) -> Round:
+    def quorum(self, asked: int) -> int:
+        """Return the number of valid replies that a round needs.
+
+        Args:
+            asked: number of clients that were asked to train.
+        """
+        return asked // 2 + 1 if self.min_valid is None else self.min_valid
+
+    def step(self, model: Arrays, replies: Mapping[int, object], *, asked: int | None = None) -> Round:
         """Run one round. An invalid reply is dropped with a warning that names its node.
 
         Args:
             model: arrays of the global model, by name.
-            replies: the reply of each node: its model after training, or anything else.
+            replies: the reply of each node: its model after training, or anything else, such as an exception that says
+                why there is none.
+            asked: number of clients that were asked to train, for the quorum; None for the number of replies.
         """
         names = self.parameters(model)
         self._check_velocity(sum(model[name].size for name in names))
@@ -127,7 +137,9 @@ class Server:
             warnings.warn(f"the reply of node {node} is not used: {reason}", stacklevel=2)
         kept = {name: np.array(array) for name, array in model.items()}
         unmoved = Round(kept, False, (), (), (), float("nan"), (), tuple(dropped))
-        if len(valid) < self.min_valid:
+        asked = len(replies) if asked is None else asked
+        if len(valid) < self.quorum(asked):
+            warnings.warn(self._too_few(len(valid), asked), stacklevel=2)
             return unmoved
         found = self._combined(_rows(model, valid, names))
         if found is None:
@@ -150,6 +162,13 @@ class Server:
             found.gamma,
             tuple(nodes[row] for row in found.conflicts),
             tuple(dropped),
+        )
+
+    def _too_few(self, valid: int, asked: int) -> str:
+        wanted = "more than half of them" if self.min_valid is None else f"min_valid={self.min_valid}"
+        return (
+            f"this round leaves the model unchanged: {valid} of {asked} clients sent a valid reply, and the quorum is "
+            f"{self.quorum(asked)} ({wanted})"
         )
 
     def parameters(self, model: Arrays) -> list[str]:

@@ -45,8 +45,9 @@ class FedPareto(FedAvg):
         lr: learning rate of the server; 1 applies the direction unscaled.
         momentum: momentum of the server, at least 0 and below 1, as in FedOpt.
         bound: treatment of the lengths of updates: see `combine_updates`.
-        min_valid: with fewer valid replies the model stays unchanged. After the first round, the run also continues
-            with fewer nodes than FedAvg's minimums, down to this number.
+        min_valid: with fewer valid replies the model stays unchanged; None for more than half of the nodes asked, or of
+            ``min_train_nodes`` if that is larger. After the first round, the run also continues with fewer nodes than
+            FedAvg's minimums, down to this number.
         averaged: names of arrays that are averaged instead of aggregated; `buffer_names` finds them. None for those
             whose names end in ``running_mean`` or ``running_var``.
         train_metrics_aggr_fn: as for FedAvg; None for each metric's mean and median over clients.
@@ -65,7 +66,7 @@ class FedPareto(FedAvg):
         lr: float = 1.0,
         momentum: float = 0.0,
         bound: Bound = "clip",
-        min_valid: int = 1,
+        min_valid: int | None = None,
         averaged: Collection[str] | None = None,
         train_metrics_aggr_fn: _MetricsRule | None = None,
         evaluate_metrics_aggr_fn: _MetricsRule | None = None,
@@ -79,7 +80,7 @@ class FedPareto(FedAvg):
         self.server = Server(rule, lr=lr, momentum=momentum, bound=bound, min_valid=min_valid, averaged=averaged)
         self.last: Round | None = None
         self._model: dict[str, NDArray[np.generic]] | None = None
-        self._asked = self.min_train_nodes, self.min_evaluate_nodes, self.min_available_nodes
+        self._minimums = self.min_train_nodes, self.min_evaluate_nodes, self.min_available_nodes
 
     def summary(self) -> None:
         """Log the configuration of the strategy."""
@@ -88,7 +89,7 @@ class FedPareto(FedAvg):
         _LOG.info("\t│\t├── Rule: %s", getattr(server.rule, "label", type(server.rule).__name__))
         _LOG.info("\t│\t├── Lengths of updates: %s", server.bound)
         _LOG.info("\t│\t├── Server: learning rate %g | momentum %g", server.lr, server.momentum)
-        _LOG.info("\t│\t└── Least valid replies: %d", server.min_valid)
+        _LOG.info("\t│\t└── Least valid replies: %s", server.min_valid or "more than half")
         super().summary()
 
     def configure_train(
@@ -125,7 +126,9 @@ class FedPareto(FedAvg):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             found = self.server.step(
-                self._model, {node: read_arrays(content, sizes) for node, content in contents.items()}
+                self._model,
+                {node: read_arrays(content, sizes) for node, content in contents.items()},
+                asked=max(len(contents), self._minimums[0]),
             )
         # Python shows the same warning only once; the log should have it in every round.
         for warning in caught:
@@ -168,8 +171,9 @@ class FedPareto(FedAvg):
 
     def _settle(self, server_round: int, grid: Grid) -> None:
         """After the first round, require no more nodes than are connected: FedAvg would wait for those that left."""
-        there = max(len(list(grid.get_node_ids())), self.server.min_valid) if server_round > 1 else max(self._asked)
-        train, evaluate, available = (min(asked, there) for asked in self._asked)
+        least = self.server.quorum(self._minimums[0])
+        there = max(len(list(grid.get_node_ids())), least) if server_round > 1 else max(self._minimums)
+        train, evaluate, available = (min(minimum, there) for minimum in self._minimums)
         self.min_train_nodes, self.min_evaluate_nodes, self.min_available_nodes = train, evaluate, available
 
 

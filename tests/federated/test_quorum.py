@@ -1,0 +1,65 @@
+"""Clients that fail: how many valid replies a round needs."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import paretograd as pg
+from paretograd.federated import Round, Server
+
+START = {"w": np.zeros(5)}
+BROKEN = {"w": np.full(5, np.nan)}
+
+
+def sent(node: int) -> dict[str, np.ndarray]:
+    return {"w": -1.0 + 0.1 * np.random.default_rng(node).normal(size=5)}
+
+
+def mixed(valid: int, broken: int) -> dict[int, object]:
+    """Replies of honest clients, and of clients that fail, in two ways."""
+    failures = [BROKEN, RuntimeError("it sent no reply")]
+    honest: dict[int, object] = {node: sent(node) for node in range(valid)}
+    return honest | {valid + k: failures[k % 2] for k in range(broken)}
+
+
+def stepped(server: Server, replies: dict[int, object], **asked: int) -> tuple[Round, list[str]]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = server.step(START, replies, **asked)
+    said = [str(warning.message) for warning in caught]
+    return found, [words for words in said if "is not used" not in words]
+
+
+# ---- the quorum ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("valid", "broken", "moves"), [(6, 4, True), (5, 5, False), (3, 2, True), (1, 0, True)])
+def test_more_than_half_of_the_clients_must_reply(valid: int, broken: int, moves: bool) -> None:
+    found, said = stepped(Server(pg.CappedMGDA(eps=0.67)), mixed(valid, broken))
+    assert found.moved is moves
+    assert bool(said) is not moves
+    assert len(found.dropped) == broken
+
+
+def test_the_only_clients_that_answer_do_not_own_the_model() -> None:
+    """Two attackers of ten while the others fail: the median of their lengths would be their own."""
+    evil = {8: {"w": np.full(5, 1e30)}, 9: {"w": np.full(5, 1e30)}}
+    found, said = stepped(Server(pg.CappedMGDA(eps=0.67)), evil, asked=10)
+    assert not found.moved
+    assert np.array_equal(found.model["w"], START["w"])
+    assert said == [
+        "this round leaves the model unchanged: 2 of 10 clients sent a valid reply, and the quorum is 6 (more than "
+        "half of them)"
+    ]
+
+
+def test_a_number_replaces_the_quorum() -> None:
+    server = Server(pg.Mean(), min_valid=2)
+    assert server.quorum(10) == 2
+    assert stepped(server, mixed(2, 8))[0].moved
+    found, said = stepped(server, mixed(1, 9))
+    assert not found.moved
+    assert said[0].endswith("1 of 10 clients sent a valid reply, and the quorum is 2 (min_valid=2)")
