@@ -1,4 +1,4 @@
-"""Clients that fail: how many valid replies a round needs."""
+"""Clients that fail: how many valid replies a round needs, and rules that need more than there are."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 import paretograd as pg
-from paretograd.federated import Round, Server
+from paretograd.federated import Krum, MultiKrum, Round, Server, TrimmedMean
 
 START = {"w": np.zeros(5)}
 BROKEN = {"w": np.full(5, np.nan)}
@@ -63,3 +64,41 @@ def test_a_number_replaces_the_quorum() -> None:
     found, said = stepped(server, mixed(1, 9))
     assert not found.moved
     assert said[0].endswith("1 of 10 clients sent a valid reply, and the quorum is 2 (min_valid=2)")
+
+
+# ---- rules that need more replies ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "fits"), [(Krum(3), Krum(2)), (MultiKrum(3), MultiKrum(2)), (TrimmedMean(4), TrimmedMean(3))]
+)
+def test_clients_that_fail_do_not_stop_a_rule(rule: Krum | MultiKrum | TrimmedMean, fits: object) -> None:
+    """Ten clients are enough for these rules, and the eight that are left are not."""
+    server = Server(rule)
+    found, said = stepped(server, mixed(8, 2))
+    assert found.moved
+    wanted, nothing = stepped(Server(fits), mixed(8, 0))
+    assert np.array_equal(found.model["w"], wanted.model["w"])
+    assert not nothing
+    assert len(said) == 1
+    assert said[0].startswith(f"attackers={fits.attackers} in this round, for 8 valid replies: ")
+    # It is for this round alone.
+    assert rule.attackers == fits.attackers + 1
+    assert not stepped(server, mixed(10, 0))[1]
+
+
+def test_a_rule_of_the_library_counts_with_fewer_attackers_as_well() -> None:
+    found, _ = stepped(Server(pg.Krum(attackers=3)), mixed(8, 2))
+    assert np.array_equal(found.model["w"], stepped(Server(pg.Krum(attackers=2)), mixed(8, 0))[0].model["w"])
+
+
+def test_a_rule_that_never_fits_leaves_the_model_alone() -> None:
+    class Picky:
+        attackers = 2
+
+        def __call__(self, updates: torch.Tensor) -> torch.Tensor:
+            raise pg.ParameterError(f"not with {self.attackers}")
+
+    found, said = stepped(Server(Picky()), mixed(8, 0))
+    assert not found.moved
+    assert said == ["this round leaves the model unchanged: not with 2"]

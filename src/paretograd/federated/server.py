@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, get_args
@@ -202,6 +203,9 @@ class Server:
             warnings.warn(f"the mean is used in this round: {error}", stacklevel=3)
             return combine_updates(updates, Mean(), self.bound)
         except InputError as error:
+            milder = _with_fewer_attackers(updates, self.rule, self.bound, error)
+            if milder is not None:
+                return milder
             why = str(error)
         except Exception as error:  # noqa: BLE001  a user's rule may fail in any way, which must not end the run
             why = f"the rule failed with {type(error).__name__}: {error}"
@@ -286,6 +290,27 @@ def buffer_names(module: nn.Module) -> frozenset[str]:
     """
     buffers = {name for name, _ in module.named_buffers(remove_duplicate=False)}
     return frozenset(buffers & set(module.state_dict()))
+
+
+def _with_fewer_attackers(updates: Tensor, rule: Rule, bound: Bound, why: InputError) -> Combined | None:
+    """Apply a rule such as Krum with the most ``attackers`` that it accepts for this many updates; None if none fits.
+
+    Without this, clients that fail could end the training: Krum for three attackers needs nine updates, and two of ten
+    clients suffice to leave eight.
+    """
+    most = getattr(rule, "attackers", None)
+    if not isinstance(why, ParameterError) or not isinstance(most, int):
+        return None
+    for attackers in range(most - 1, -1, -1):
+        milder: Any = copy.copy(rule)
+        milder.attackers = attackers
+        try:
+            found = combine_updates(updates, milder, bound)
+        except ParameterError:
+            continue
+        warnings.warn(f"attackers={attackers} in this round, for {len(updates)} valid replies: {why}", stacklevel=4)
+        return found
+    return None
 
 
 def _rows(model: Arrays, replies: Mapping[int, Arrays], names: list[str]) -> Tensor:
