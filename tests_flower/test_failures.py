@@ -6,7 +6,8 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from grid import Client, Loopback, content
 
 import paretograd as pg
@@ -88,3 +89,100 @@ def test_the_summary_names_the_quorum(caplog: pytest.LogCaptureFixture) -> None:
         FedPareto(pg.Mean(), min_valid=3).summary()
     assert "Least valid replies: more than half" in caplog.text
     assert "Least valid replies: 3" in caplog.text
+
+
+# ---- senders ---------------------------------------------------------------------------------------------------------
+
+NODES = list(range(10, 20))
+
+
+def asked(numbered: bool, phase: str = "train") -> tuple[FedPareto, dict[int, Message]]:
+    """Return a strategy with a round under way, and its messages by node. They get their numbers when they are sent."""
+    strategy, grid = FedPareto(pg.CappedMGDA(eps=0.67)), Loopback({node: honest(node) for node in NODES})
+    messages = list(getattr(strategy, f"configure_{phase}")(1, START, ConfigRecord(), grid))
+    for message in messages if numbered else ():
+        message.metadata.__dict__["_message_id"] = message.object_id
+    return strategy, {message.metadata.dst_node_id: message for message in messages}
+
+
+def reply(to: Message, says: int | None = None) -> Message:
+    found = Message(honest(to.metadata.dst_node_id)(to.content, "train"), reply_to=to)
+    if says is not None:
+        found.metadata.__dict__["_src_node_id"] = says
+    return found
+
+
+def stepped(strategy: FedPareto, replies: list[Message]) -> tuple[dict[int, str], MetricRecord]:
+    """Return the nodes that were dropped, with the reasons."""
+    for order in (replies, replies[::-1]):
+        _, metrics = strategy.aggregate_train(1, order)
+    return dict(strategy.last.dropped), metrics
+
+
+def test_a_node_that_was_not_asked_is_not_heard(caplog: pytest.LogCaptureFixture) -> None:
+    strategy, messages = asked(numbered=False)
+    replies = [reply(message, 424242 if node == 19 else None) for node, message in messages.items()]
+    dropped, _ = stepped(strategy, replies)
+    assert dropped == {19: "it sent no reply"}
+    assert strategy.last.nodes == tuple(range(10, 19))
+    assert "in the name of node 424242 answers no message of this round and is ignored" in caplog.text
+
+
+@pytest.mark.parametrize("says", [12, 424242, 1])
+def test_a_reply_belongs_to_the_node_that_was_asked(says: int) -> None:
+    """Whatever number it names: the number of the message decides, so nobody speaks for another."""
+    strategy, messages = asked(numbered=True)
+    dropped, _ = stepped(strategy, [reply(message, says if node == 19 else None) for node, message in messages.items()])
+    assert not dropped
+    assert strategy.last.nodes == tuple(NODES)
+
+
+def test_an_old_message_is_not_answered_again(caplog: pytest.LogCaptureFixture) -> None:
+    _, before = asked(numbered=True)
+    strategy, messages = asked(numbered=True)
+    replies = [reply(before[19] if node == 19 else message) for node, message in messages.items()]
+    assert stepped(strategy, replies)[0] == {19: "it sent no reply"}
+    assert "a reply in the name of node 19 answers no message of this round" in caplog.text
+
+
+def test_one_node_that_replies_twice_is_dropped_alone() -> None:
+    strategy, messages = asked(numbered=True)
+    replies = [reply(message) for message in messages.values()]
+    dropped, _ = stepped(strategy, [*replies, reply(messages[19], says=12)])
+    assert dropped == {19: "the node replied more than once"}
+
+
+@pytest.mark.parametrize("phase", ["train", "evaluate"])
+def test_dead_nodes_are_reported_one_by_one(phase: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Flower's SuperLink answers for all of them, as node 1."""
+    strategy, messages = asked(numbered=True, phase=phase)
+    replies = [
+        create_message_error_unavailable_res_message(message.metadata, "node_unavail") if node < 13 else reply(message)
+        for node, message in messages.items()
+    ]
+    if phase == "train":
+        dropped, metrics = stepped(strategy, replies)
+        assert dropped.keys() == {10, 11, 12}
+        assert all(reason.startswith("no reply arrived: 'Error: Node Unavailable") for reason in dropped.values())
+    else:
+        metrics = strategy.aggregate_evaluate(1, replies)
+    assert metrics["mo/dropped-nodes"] == [10, 11, 12]
+    assert (metrics["mo/valid"], metrics["mo/dropped"]) == (7.0, 3.0)
+    for node in (10, 11, 12):
+        assert f"node {node} " in caplog.text
+
+
+def test_a_silent_node_is_reported() -> None:
+    for numbered in (False, True):
+        strategy, messages = asked(numbered)
+        dropped, metrics = stepped(strategy, [reply(message) for node, message in messages.items() if node > 11])
+        assert dropped == dict.fromkeys((10, 11), "it sent no reply")
+        assert metrics["mo/dropped"] == 2.0
+
+
+def test_without_numbers_the_error_of_a_dead_node_belongs_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    strategy, messages = asked(numbered=False)
+    dead = [create_message_error_unavailable_res_message(messages[n].metadata, "node_unavail") for n in (10, 11)]
+    dropped, _ = stepped(strategy, [*dead, *(reply(message) for node, message in messages.items() if node > 11)])
+    assert dropped == dict.fromkeys((10, 11), "it sent no reply")
+    assert "an error in the name of node 1 answers no message of this round and is ignored: no reply" in caplog.text

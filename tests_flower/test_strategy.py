@@ -6,6 +6,7 @@ import io
 import itertools
 import logging
 import pickle
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -33,16 +34,19 @@ def sent(seed: int) -> dict[str, np.ndarray]:
 HONEST = {7 * node + 3: content(sent(node), loss=float(node)) for node in range(6)}
 
 
-def configured(strategy: FedAvg, start: dict[str, np.ndarray] = START, number: int = 1) -> FedAvg:
+def configured(
+    strategy: FedAvg, start: dict[str, np.ndarray] = START, number: int = 1, nodes: Iterable[int] = HONEST
+) -> FedAvg:
     """The round is under way."""
-    grid = Loopback(dict.fromkeys(HONEST, lambda *_: None))
+    grid = Loopback(dict.fromkeys(nodes, lambda *_: None))
     messages = list(strategy.configure_train(number, arrays(start), ConfigRecord(), grid))
-    assert len(messages) == len(HONEST)
+    assert len(messages) == len(grid.clients)
     return strategy
 
 
 def aggregated(strategy: FedAvg, replies: dict[int, RecordDict | Error]) -> tuple[dict[str, np.ndarray], MetricRecord]:
-    record, metrics = configured(strategy).aggregate_train(1, [answer(node, found) for node, found in replies.items()])
+    under_way = configured(strategy, nodes=HONEST | replies)
+    record, metrics = under_way.aggregate_train(1, [answer(node, found) for node, found in replies.items()])
     assert record is not None
     assert metrics is not None
     return {name: array.numpy() for name, array in record.items()}, metrics
@@ -75,7 +79,7 @@ def test_the_server_step_is_that_of_fedavgm() -> None:
             for node in range(3)
         ]
         for k, strategy in enumerate((ours, theirs)):
-            configured(strategy, models[k], number)
+            configured(strategy, models[k], number, range(3))
             record, _ = strategy.aggregate_train(number, [answer(node, found) for node, found in enumerate(replies)])
             models[k] = {name: array.numpy() for name, array in record.items()}
         assert all(np.allclose(models[0][name], models[1][name], rtol=1e-12) for name in START)
@@ -180,7 +184,7 @@ def test_every_round_warns_again(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_node_that_replies_twice_is_dropped() -> None:
-    strategy, want = configured(FedPareto(pg.Mean())), aggregated(FedPareto(pg.Mean()), HONEST)[0]
+    strategy, want = configured(FedPareto(pg.Mean()), nodes=[*HONEST, 21]), aggregated(FedPareto(pg.Mean()), HONEST)[0]
     replies = [answer(node, found) for node, found in HONEST.items()]
     twice = [answer(21, content(sent(8))), answer(21, content(sent(9)))]
     for both in (twice, twice[::-1]):
@@ -206,7 +210,7 @@ def test_buffers_are_averaged() -> None:
 def test_running_statistics_are_averaged_by_default() -> None:
     start = {"w": START["w"], "bn.running_var": np.ones(3, dtype=np.float32)}
     found = {node: {name: np.float32(0.1 * (node + 1)) * array for name, array in start.items()} for node in range(6)}
-    strategy = configured(FedPareto(pg.MGDA(), bound="none"), start)
+    strategy = configured(FedPareto(pg.MGDA(), bound="none"), start, nodes=found)
     record, _ = strategy.aggregate_train(1, [answer(node, content(arrays)) for node, arrays in found.items()])
     assert np.allclose(record["bn.running_var"].numpy(), 0.35, atol=1e-6)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,10 +11,13 @@ from paretograd.errors import InputError
 from paretograd.federated.replies import LARGEST, Dropped, shown
 
 if TYPE_CHECKING:
-    from flwr.app import Message, MetricRecord, RecordDict
+    from flwr.app import Error, Message, Metadata, MetricRecord, RecordDict
 
 #: Upper bound on the header of an .npy file, which has at most a few hundred bytes for the shapes of a model.
 _HEADER = 4096
+
+#: Codes of the errors by which Flower replaces a reply that expired, or that of a node that is not connected.
+_UNAVAILABLE = (3, 4, 5)
 
 #: Prefix of the server's own metrics.
 OWN = "mo/"
@@ -34,21 +37,64 @@ class Metrics(NamedTuple):
     dropped: list[Dropped]
 
 
-def by_node(replies: Iterable[Message]) -> dict[int, RecordDict | Exception]:
-    """Return the contents of replies by node, in the order of node numbers; an exception for a reply without any."""
+class Answers(NamedTuple):
+    """Answers to the messages of a round.
+
+    Attributes:
+        contents: content of the reply of each node that was asked, in the order of node numbers; an exception where
+            there is none.
+        strays: descriptions of replies that answer none of the messages.
+    """
+
+    contents: dict[int, RecordDict | Exception]
+    strays: list[str]
+
+
+def by_node(replies: Iterable[Message], asked: Sequence[Metadata] | None) -> Answers:
+    """Match replies to the messages that they answer.
+
+    The sender that a reply names is its own claim. If the messages have numbers, which they get when they are sent, the
+    number of the message decides which node replied.
+
+    Args:
+        replies: replies of all nodes, in any order.
+        asked: metadata of the messages that were sent; None if they are unknown, to believe the replies.
+    """
+    messages = {message.message_id: message.dst_node_id for message in asked or () if message.message_id}
+    nodes = None if asked is None else {message.dst_node_id for message in asked}
     found: dict[int, RecordDict | Exception] = {}
-    for message in sorted(replies, key=lambda message: message.metadata.src_node_id):
-        node = message.metadata.src_node_id
-        if node in found:
-            # The order of arrival must not matter.
-            found[node] = InputError("the node replied more than once")
-        elif message.has_error():
-            found[node] = InputError(f"the client failed: {shown(message.error.reason or message.error.code, 200)}")
-        elif not message.has_content():
-            found[node] = InputError("it is empty")
+    strays = []
+    for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
+        node = reply.metadata.src_node_id
+        if messages:
+            node = messages.get(reply.metadata.reply_to_message_id)
+        elif nodes is not None and node not in nodes:
+            node = None
+        if node is None:
+            strays.append(_stray(reply))
         else:
-            found[node] = message.content
-    return found
+            # The order of arrival must not matter.
+            found[node] = InputError("the node replied more than once") if node in found else _content(reply)
+    for node in (nodes or set()) - set(found):
+        found[node] = InputError("it sent no reply")
+    return Answers(dict(sorted(found.items())), strays)
+
+
+def _content(reply: Message) -> RecordDict | Exception:
+    if reply.has_error():
+        return InputError(_failure(reply.error))
+    return reply.content if reply.has_content() else InputError("it is empty")
+
+
+def _stray(reply: Message) -> str:
+    """Describe a reply that belongs to no node, without blaming the one that it names."""
+    named = f"in the name of node {reply.metadata.src_node_id} answers no message of this round and is ignored"
+    return f"an error {named}: {_failure(reply.error)}" if reply.has_error() else f"a reply {named}"
+
+
+def _failure(error: Error) -> str:
+    what = "no reply arrived" if error.code in _UNAVAILABLE else "the client failed"
+    return f"{what}: {shown(error.reason or error.code, 200)}"
 
 
 def read_arrays(content: RecordDict | Exception, sizes: Mapping[str, int]) -> object:

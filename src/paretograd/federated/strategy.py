@@ -17,7 +17,7 @@ from paretograd.federated.replies import shown
 from paretograd.federated.server import Round, Server
 
 try:
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import FedAvg
 except ImportError as missing:
@@ -80,6 +80,7 @@ class FedPareto(FedAvg):
         self.server = Server(rule, lr=lr, momentum=momentum, bound=bound, min_valid=min_valid, averaged=averaged)
         self.last: Round | None = None
         self._model: dict[str, NDArray[np.generic]] | None = None
+        self._asked: dict[str, list[Metadata]] = {}
         self._minimums = self.min_train_nodes, self.min_evaluate_nodes, self.min_available_nodes
 
     def summary(self) -> None:
@@ -102,16 +103,14 @@ class FedPareto(FedAvg):
         self.server.parameters(model)  # raises if the model or `averaged` is invalid
         self._model = model
         self._settle(server_round, grid)
-        messages: Iterable[Message] = super().configure_train(server_round, arrays, config, grid)
-        return messages
+        return self._asking("training", super().configure_train(server_round, arrays, config, grid))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Configure evaluation as FedAvg does, with the remaining nodes."""
         self._settle(server_round, grid)
-        messages: Iterable[Message] = super().configure_evaluate(server_round, arrays, config, grid)
-        return messages
+        return self._asking("evaluation", super().configure_evaluate(server_round, arrays, config, grid))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -121,7 +120,7 @@ class FedPareto(FedAvg):
             return None, None
         if self._model is None:
             raise InputError("aggregate_train needs the global model: call configure_train first, as `start` does")
-        contents = by_node(replies)
+        contents = self._answers("training", server_round, replies)
         sizes = {name: array.nbytes for name, array in self._model.items()}
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
@@ -145,7 +144,7 @@ class FedPareto(FedAvg):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return the averaged metrics of the clients with valid metrics; None if there are none."""
-        checked = check_metrics(by_node(replies), self.weighted_by_key)
+        checked = check_metrics(self._answers("evaluation", server_round, replies), self.weighted_by_key)
         _warn(checked, server_round, "evaluation")
         if not checked.contents:
             return None
@@ -157,6 +156,19 @@ class FedPareto(FedAvg):
             "mo/dropped-nodes": nodes,
         }
         return MetricRecord({**found, **counts})
+
+    def _asking(self, phase: str, messages: Iterable[Message]) -> list[Message]:
+        """Remember to whom messages go. They get their numbers when they are sent."""
+        found = list(messages)
+        self._asked[phase] = [message.metadata for message in found]
+        return found
+
+    def _answers(self, phase: str, server_round: int, replies: Iterable[Message]) -> dict[int, RecordDict | Exception]:
+        """Return the content of the reply of each node that was asked, or an exception."""
+        found = by_node(replies, self._asked.get(phase))
+        for stray in found.strays:
+            _LOG.warning("round %d, %s: %s", server_round, phase, stray)
+        return found.contents
 
     def _aggregated(self, rule: _MetricsRule, checked: Metrics, server_round: int, phase: str) -> dict[str, Value]:
         """Return the metrics of all clients by FedAvg's or the user's function; none if that fails."""
