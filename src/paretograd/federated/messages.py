@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 #: Upper bound on the header of an .npy file, which has at most a few hundred bytes for the shapes of a model.
 _HEADER = 4096
 
+#: Code of an error that the server itself made, so that its reason needs no quotes.
+FAILED = -1
+
 #: Codes of the errors by which Flower replaces a reply that expired, or that of a node that is not connected.
 _UNAVAILABLE = (3, 4, 5)
 
@@ -93,6 +96,8 @@ def _stray(reply: Message) -> str:
 
 
 def _failure(error: Error) -> str:
+    if error.code == FAILED:
+        return str(error.reason)
     what = "no reply arrived" if error.code in _UNAVAILABLE else "the client failed"
     return f"{what}: {shown(error.reason or error.code, 200)}"
 

@@ -19,7 +19,9 @@ from paretograd.federated.server import Round, Server
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
     from flwr.serverapp import Grid
-    from flwr.serverapp.strategy import FedAvg
+    from flwr.serverapp.strategy import FedAvg, Result
+
+    from paretograd.federated.collect import Collector
 except ImportError as missing:
     raise MissingExtraError("the strategy needs Flower, 1.41 or later: pip install 'paretograd[flower]'") from missing
 
@@ -92,6 +94,10 @@ class FedPareto(FedAvg):
         _LOG.info("\t│\t├── Server: learning rate %g | momentum %g", server.lr, server.momentum)
         _LOG.info("\t│\t└── Least valid replies: %s", server.min_valid or "more than half")
         super().summary()
+
+    def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
+        """Run all rounds as FedAvg does, and collect each reply by itself (see `Collector`)."""
+        return super().start(Collector(grid), *args, **kwargs)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
