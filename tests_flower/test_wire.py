@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -243,6 +244,81 @@ def test_a_superlink_that_fails_for_one_reply() -> None:
     link.PullMessages = fails
     strategy = trained(link)
     assert dict(strategy.last.dropped) == {EVIL: "the reply cannot be read: RuntimeError: '413: payload too large'"}
+
+
+# ---- the last nodes --------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Time that passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds >= 0.0
+        self.now += seconds
+
+
+def replying(at: dict[int, float], clock: Clock, failing: Sequence[int] = ()) -> Link:
+    """Nodes that reply after some seconds, or never."""
+
+    def client(node: int) -> Client:
+        def reply(instruction: RecordDict, kind: str) -> RecordDict | Error | None:
+            if node in failing:
+                return Error(code=5, reason="gone")
+            return honest(node)(instruction, kind) if clock.now >= at.get(node, math.inf) else None
+
+        return reply
+
+    return Link({node: client(node) for node in NODES})
+
+
+@pytest.mark.parametrize(
+    ("at", "failing", "more", "ends", "used"),
+    [
+        # Six of ten have replied after 100 s; the others have 200 s more.
+        (dict.fromkeys(range(10, 19), 100.0), [], {}, 300, 9),
+        (dict.fromkeys(range(10, 16), 100.0) | {16: 290.0, 17: 320.0}, [], {}, 300, 7),
+        (dict.fromkeys(range(10, 16), 100.0) | dict.fromkeys(range(16, 20), 250.0), [], {}, 250, 10),
+        # At least 30 s, and no longer than the timeout.
+        (dict.fromkeys(range(10, 19), 1.0), [], {}, 31, 9),
+        (dict.fromkeys(range(10, 19), 100.0), [], {"patience": math.inf}, 3600, 9),
+        (dict.fromkeys(range(10, 19), 100.0), [], {"patience": 0}, 130, 9),
+        # Five are not more than half.
+        (dict.fromkeys(range(10, 15), 100.0), [], {}, 3600, 0),
+        # If four fail, four of the other six are; and min_valid may ask for more of them.
+        (dict.fromkeys(range(10, 14), 100.0), [16, 17, 18, 19], {"min_valid": 4}, 300, 4),
+        ({n: 10.0 * n for n in range(10, 19)}, [], {"min_valid": 8}, 510, 9),
+    ],
+)
+def test_the_last_nodes_have_a_deadline(
+    at: dict[int, float],
+    failing: list[int],
+    more: dict[str, float],
+    ends: float,
+    used: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In an hour, Flower's timeout, a silent client could otherwise stop a run that takes seconds."""
+    clock = Clock()
+    monkeypatch.setattr(collect, "time", clock)
+    strategy = trained(replying(at, clock, failing), **more)
+    # The grid looks every three seconds, so that each of the two times may be late by that much.
+    assert ends <= clock.now <= ends + 10
+    assert len(strategy.last.nodes) == used
+    silent = set(NODES) - {node for node, when in at.items() if when <= ends} - set(failing)
+    said = f"it sent no complete reply within {clock.now:.0f} s"
+    assert {node for node, reason in strategy.last.dropped if reason == said} == silent
+
+
+def test_patience_is_a_number() -> None:
+    for wrong in (-1.0, math.nan, "long"):
+        with pytest.raises(pg.ParameterError, match="patience="):
+            FedPareto(pg.Mean(), patience=wrong)
 
 
 # ---- other grids -----------------------------------------------------------------------------------------------------

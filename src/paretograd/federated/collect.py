@@ -20,6 +20,9 @@ _LOG = logging.getLogger("flwr")
 #: Seconds between two looks for replies: at first, and at most.
 _PAUSE, _LONGEST_PAUSE = 0.1, 3.0
 
+#: Least number of seconds that the last nodes have after most have replied.
+_LEAST = 30.0
+
 
 class _Source(Protocol):
     """Replies by the number of the message that they answer."""
@@ -37,14 +40,20 @@ class Collector:
     end delays all others. Here each reply is pulled by the number of the message that it answers, as it arrives, under
     a limit of memory and inside a ``try``. If that fails, it becomes an error of the node that was asked.
 
+    Flower waits for the last node until the timeout, an hour by default. Here the last nodes have a deadline: once more
+    than half have replied, ``patience`` times as long as that took, and at least 30 seconds. Nodes that fail count
+    neither as replies nor among the nodes.
+
     Everything else is left to the grid, and so is `send_and_receive` if the grid's class defines one of its own.
 
     Args:
         grid: the grid to use.
+        patience: time for the last nodes; infinite to wait for them until the timeout.
+        least: the deadline begins after this number of replies, if it is more than half.
     """
 
-    def __init__(self, grid: Grid) -> None:
-        self._grid = grid
+    def __init__(self, grid: Grid, patience: float = math.inf, least: int = 0) -> None:
+        self._grid, self._patience, self._least = grid, patience, least
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -67,7 +76,7 @@ class Collector:
         return self._collect({number: waiting[number] for number in waiting if number in sent}, timeout)
 
     def _collect(self, waiting: dict[str, Message], timeout: float | None) -> list[Message]:
-        source, pause = _source(self._grid), _PAUSE
+        source, total, pause, settled = _source(self._grid), len(waiting), _PAUSE, False
         replies: list[Message] = []
         start = now = time.monotonic()
         end = math.inf if timeout is None else start + timeout
@@ -78,6 +87,8 @@ class Collector:
                     replies.append(reply)
                     del waiting[number]
             now = time.monotonic()
+            if not settled and self._most(replies, total):
+                settled, end = True, min(end, now + max(_LEAST, self._patience * (now - start)))
             if now >= end:
                 break
             if waiting:
@@ -87,6 +98,12 @@ class Collector:
             source.forget(number)
             replies.append(_failed(instruction, f"it sent no complete reply within {now - start:.0f} s"))
         return replies
+
+    def _most(self, replies: list[Message], total: int) -> bool:
+        """Return True if more than half of the nodes that have not failed have replied."""
+        good = sum(1 for reply in replies if reply.has_content())
+        left = total - (len(replies) - good)
+        return good >= max(left // 2 + 1, min(self._least, left))
 
 
 def _source(grid: Grid) -> _Source:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paretograd.errors import InputError, MissingExtraError
+from paretograd.checks import as_number
+from paretograd.errors import InputError, MissingExtraError, ParameterError
 from paretograd.federated.aggregation import Bound, Rule
 from paretograd.federated.messages import Metrics, Value, average, by_node, check_metrics, read_arrays
 from paretograd.federated.replies import shown
@@ -50,6 +51,9 @@ class FedPareto(FedAvg):
         min_valid: with fewer valid replies the model stays unchanged; None for more than half of the nodes asked, or of
             ``min_train_nodes`` if that is larger. After the first round, the run also continues with fewer nodes than
             FedAvg's minimums, down to this number.
+        patience: how long a round waits for the last nodes. Once more than half of the nodes have replied, after t
+            seconds, the others have ``patience`` times t more, and at least 30 seconds. Infinite to wait for all until
+            the ``timeout`` of `start`, as Flower does.
         averaged: names of arrays that are averaged instead of aggregated; `buffer_names` finds them. None for those
             whose names end in ``running_mean`` or ``running_var``.
         train_metrics_aggr_fn: as for FedAvg; None for each metric's mean and median over clients.
@@ -69,6 +73,7 @@ class FedPareto(FedAvg):
         momentum: float = 0.0,
         bound: Bound = "clip",
         min_valid: int | None = None,
+        patience: float = 2.0,
         averaged: Collection[str] | None = None,
         train_metrics_aggr_fn: _MetricsRule | None = None,
         evaluate_metrics_aggr_fn: _MetricsRule | None = None,
@@ -80,6 +85,9 @@ class FedPareto(FedAvg):
             **fedavg,
         )
         self.server = Server(rule, lr=lr, momentum=momentum, bound=bound, min_valid=min_valid, averaged=averaged)
+        self.patience = as_number(patience, "patience")
+        if self.patience < 0.0:
+            raise ParameterError(f"patience={patience!r}: it must be at least 0")
         self.last: Round | None = None
         self._model: dict[str, NDArray[np.generic]] | None = None
         self._asked: dict[str, list[Metadata]] = {}
@@ -92,12 +100,14 @@ class FedPareto(FedAvg):
         _LOG.info("\t│\t├── Rule: %s", getattr(server.rule, "label", type(server.rule).__name__))
         _LOG.info("\t│\t├── Lengths of updates: %s", server.bound)
         _LOG.info("\t│\t├── Server: learning rate %g | momentum %g", server.lr, server.momentum)
-        _LOG.info("\t│\t└── Least valid replies: %s", server.min_valid or "more than half")
+        _LOG.info("\t│\t├── Least valid replies: %s", server.min_valid or "more than half")
+        _LOG.info("\t│\t└── Patience with the last nodes: %g", self.patience)
         super().summary()
 
     def start(self, grid: Grid, *args: Any, **kwargs: Any) -> Result:
         """Run all rounds as FedAvg does, and collect each reply by itself (see `Collector`)."""
-        return super().start(Collector(grid), *args, **kwargs)
+        collector = Collector(grid, self.patience, self.server.min_valid or 0)
+        return super().start(collector, *args, **kwargs)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
