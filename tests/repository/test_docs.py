@@ -18,6 +18,14 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run_page(page, BLOCK)
 
 
+@pytest.mark.parametrize("page", [ROOT / "docs/guide/federated.md", ROOT / "examples/flower/README.md"])
+def test_flower_does_not_install_what_is_installed(page: Path) -> None:
+    """Else `flwr run` looks for the app's dependencies in the package index, and fails. The page must say so first."""
+    before, run, _ = page.read_text(encoding="utf-8").partition("flwr run examples/flower local")
+    assert run
+    assert "export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in before
+
+
 @pytest.fixture(scope="module")
 def script():
     """docs/make_results.py, which finds what it shares with its neighbours beside it."""
