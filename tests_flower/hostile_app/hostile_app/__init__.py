@@ -1,0 +1,1 @@
+"""An app whose clients upload what no client should."""
