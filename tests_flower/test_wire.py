@@ -315,6 +315,20 @@ def test_the_last_nodes_have_a_deadline(
     assert {node for node, reason in strategy.last.dropped if reason == said} == silent
 
 
+def test_evaluation_does_not_wait_for_the_replies_that_training_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(collect, "time", clock)
+    grid = replying(dict.fromkeys(range(10, 17), 100.0), clock).grid()
+    ended = {}
+    for kind in ("evaluate", "train"):
+        clock.now = 0.0
+        messages = [Message(honest_instruction(), dst_node_id=node, message_type=kind) for node in NODES]
+        replies = collect.Collector(grid, 2.0, least=8).send_and_receive(messages, timeout=3600)
+        assert sum(reply.has_content() for reply in replies) == 7
+        ended[kind] = clock.now
+    assert ended["evaluate"] < 310 < 3600 <= ended["train"]
+
+
 def test_patience_is_a_number() -> None:
     for wrong in (-1.0, math.nan, "long"):
         with pytest.raises(pg.ParameterError, match="patience="):

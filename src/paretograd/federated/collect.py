@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from flwr.app import Error, Message
+from flwr.app import Error, Message, MessageType
 from flwr.serverapp import Grid
 
 from paretograd.errors import InputError
@@ -49,7 +49,7 @@ class Collector:
     Args:
         grid: the grid to use.
         patience: time for the last nodes; infinite to wait for them until the timeout.
-        least: the deadline begins after this number of replies, if it is more than half.
+        least: in training, the deadline begins after this number of replies if it is more than half.
     """
 
     def __init__(self, grid: Grid, patience: float = math.inf, least: int = 0) -> None:
@@ -70,8 +70,7 @@ class Collector:
         if not getattr(method, "__module__", "").startswith("flwr."):
             replies: Iterable[Message] = self._grid.send_and_receive(messages, timeout=timeout)
             return replies
-        sent = set(self._grid.push_messages(messages)) if messages else set()
-        # They have got their numbers.
+        sent = set(self._grid.push_messages(messages)) if messages else set()  # numbers the messages
         waiting = {message.metadata.message_id: message for message in messages}
         return self._collect({number: waiting[number] for number in waiting if number in sent}, timeout)
 
@@ -101,9 +100,10 @@ class Collector:
 
     def _most(self, replies: list[Message], total: int) -> bool:
         """Return True if more than half of the nodes that have not failed have replied."""
-        good = sum(1 for reply in replies if reply.has_content())
-        left = total - (len(replies) - good)
-        return good >= max(left // 2 + 1, min(self._least, left))
+        good = [reply for reply in replies if reply.has_content()]
+        left = total - (len(replies) - len(good))
+        training = any(reply.metadata.message_type == MessageType.TRAIN for reply in good)
+        return len(good) >= max(left // 2 + 1, min(self._least, left) if training else 0)
 
 
 def _source(grid: Grid) -> _Source:
