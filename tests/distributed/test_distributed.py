@@ -33,6 +33,8 @@ def run_cases(size: int, device: str, folder: Path) -> dict[str, dict[str, objec
     """What each case found wrong, on any process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     environment["PARETOGRAD_TEST_DEVICE"] = device
+    if device == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # a barrier over several backends would take NCCL
     processes = []
     for rank in range(size):
         arguments = [str(rank), str(size), str(folder / "rendezvous"), str(folder / f"{rank}.json")]

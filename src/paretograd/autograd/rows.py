@@ -59,14 +59,11 @@ class _Held:
     def filled(self, values: Tensor) -> Tensor:
         """Return a gradient for the parameter, from a result in the memory order of the rows."""
         if self.indices is not None:
-            return torch.sparse_coo_tensor(
-                self.indices[None],
-                values,
-                self.param.shape,
-                device=values.device,
-                is_coalesced=True,
-                check_invariants=False,
-            )
+            # A context, since torch 2.11 warns at check_invariants=False; the indices are sorted, unique and in range.
+            with torch.sparse.check_sparse_tensor_invariants(False):  # type: ignore[no-untyped-call]
+                return torch.sparse_coo_tensor(
+                    self.indices[None], values, self.param.shape, device=values.device, is_coalesced=True
+                )
         return values
 
 

@@ -6,6 +6,7 @@ Run: python worker.py RANK SIZE RENDEZVOUS RESULT [CASE ...]
 from __future__ import annotations
 
 import datetime
+import faulthandler
 import json
 import os
 import sys
@@ -57,6 +58,7 @@ def run(name: str, rank: int, size: int) -> list[str]:
 
 def main() -> None:
     rank, size = int(sys.argv[1]), int(sys.argv[2])
+    faulthandler.enable()  # a crash inside of torch says where it was
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", message=".*(barrier|deprecated).*")
     torch.set_num_threads(1)
