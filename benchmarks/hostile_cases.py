@@ -13,7 +13,8 @@ from torch import Tensor
 import paretograd as pg
 from paretograd.aggregators.registry import parse_aggregators
 from paretograd.federated import CoordinateMedian, GeometricMedian, Krum, MultiKrum, TrimmedMean, attacks, buffer_names
-from paretograd.federated.aggregation import Bound, Rule
+from paretograd.federated.aggregation import Bound
+from paretograd.federated.rules import Rule
 
 BUFFERS = buffer_names(network())
 #: Number of attackers for which robust rules are configured.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from paretograd.federated.aggregation import Bound, Combined, combine_updates
 from paretograd.federated.baselines import CoordinateMedian, GeometricMedian, Krum, MultiKrum, TrimmedMean
 from paretograd.federated.replies import Checked, Dropped, check_replies
+from paretograd.federated.rules import CoordinateRule, GramianRule
 from paretograd.federated.server import Round, Server, buffer_names
 
 if TYPE_CHECKING:
@@ -15,8 +16,10 @@ __all__ = [
     "Checked",
     "Combined",
     "CoordinateMedian",
+    "CoordinateRule",
     "Dropped",
     "GeometricMedian",
+    "GramianRule",
     "Krum",
     "MultiKrum",
     "Round",

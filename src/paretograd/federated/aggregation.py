@@ -1,8 +1,12 @@
-"""Aggregation of client updates, one per row: bound their lengths, combine them by a rule, and measure conflicts."""
+"""Aggregation of client updates, one per row: bound their lengths, combine them by a rule, and measure conflicts.
+
+What a rule needs to know of the updates is mostly their Gramian, a small matrix. `weigh` is all that is computed from
+it. `combine_updates` applies the result to rows in memory, and `Streamed` to `Updates`, in blocks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -11,6 +15,8 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.certification import certificate_of
 from paretograd.errors import ParameterError, ShapeError
+from paretograd.federated.rules import CoordinateRule, GramianRule, Rule
+from paretograd.federated.updates import Updates
 from paretograd.geometry.cones import FLOAT32_ROWS, FLOAT64, conflicting
 from paretograd.geometry.gramian import as_array, combine, gramian
 
@@ -19,9 +25,6 @@ _ZERO = 1e-140
 
 #: Treatment of the lengths of updates: keep them, scale all to the median length, or shorten those above it.
 Bound = Literal["none", "normalize", "clip"]
-
-#: A rule of the library, or a function from updates ``(m, n)`` to a direction ``(n,)``.
-Rule = Aggregator | Callable[[Tensor], Tensor]
 
 
 class Combined(NamedTuple):
@@ -42,6 +45,26 @@ class Combined(NamedTuple):
     conflicts: tuple[int, ...]
 
 
+class Weighed(NamedTuple):
+    """What follows from the Gramian of m updates.
+
+    Attributes:
+        weights: weights of the original updates, ``(m,)``; None if the rule needs more than the Gramian.
+        factors: factor of each update by which its length is bounded, ``(m,)``.
+        norms: lengths of the original updates, ``(m,)``.
+        lengths: lengths of the bounded updates, ``(m,)``.
+        gamma: distance of the bounded updates from Pareto stationarity.
+        conflicts: rows that the direction opposes; none if the rule needs more than the Gramian.
+    """
+
+    weights: Tensor | None
+    factors: Tensor
+    norms: Tensor
+    lengths: Tensor
+    gamma: float
+    conflicts: tuple[int, ...]
+
+
 def combine_updates(updates: Tensor, rule: Rule, bound: Bound = "clip") -> Combined:
     """Combine the updates of m clients into one direction.
 
@@ -56,30 +79,106 @@ def combine_updates(updates: Tensor, rule: Rule, bound: Bound = "clip") -> Combi
         bound: ``none`` keeps the lengths; ``normalize`` gives all updates the median length (FedMGDA+, Hu et al., 2022,
             gives all the same); ``clip`` shortens those above the median length.
     """
-    if bound not in get_args(Bound):
-        raise ParameterError(f"bound={bound!r}: use one of {', '.join(get_args(Bound))}")
-    G = gramian(updates).cpu()  # small, and solved on the CPU anyway: one GPU synchronisation
+    _check_bound(bound)
+    found = weigh(gramian(updates).cpu(), rule, bound)  # small, and solved on the CPU anyway: one GPU synchronisation
+    if found.weights is not None:
+        return Combined(combine(found.weights, updates), found.weights, found.norms, found.gamma, found.conflicts)
+    bounded = updates if bound == "none" else updates * found.factors.to(updates)[:, None]
+    direction = _answer(rule, bounded)
+    slopes = (updates.double() @ direction.double()).cpu() * found.factors
+    opposed = _opposed(slopes, found.lengths, float(direction.double().norm()))
+    return Combined(direction, torch.full_like(found.norms, torch.nan), found.norms, found.gamma, opposed)
+
+
+def weigh(G: Tensor, rule: Rule, bound: Bound = "clip") -> Weighed:
+    """Bound the lengths of updates and weight them, from their Gramian alone.
+
+    Args:
+        G: Gramian of the updates, ``(m, m)``, in float64 on the CPU.
+        rule: the rule. Only `Aggregator` and `GramianRule` have weights.
+        bound: treatment of the lengths: see `combine_updates`.
+    """
+    _check_bound(bound)
     norms = G.diagonal().clamp(min=0.0).sqrt()
     factors = _factors(norms, bound)
     G = G * factors * factors[:, None]
-    if isinstance(rule, Aggregator):
-        found = rule.weights(G)
-        direction = combine(found * factors, updates)
-    else:
-        found = torch.full_like(norms, torch.nan)
-        direction = _answer(rule, updates if bound == "none" else updates * factors.to(updates)[:, None])
-    gamma, conflicts = _gamma_and_conflicts(G, found, direction, updates, factors)
-    return Combined(direction, found * factors, norms, gamma, conflicts)
+    lengths = G.diagonal().clamp(min=0.0).sqrt()
+    found = rule.weights(G) if isinstance(rule, Aggregator | GramianRule) else None
+    if found is None or not bool(torch.isfinite(found).all()):
+        even = torch.full_like(norms, 1.0 / len(norms))
+        gamma = certificate_of(as_array(G), as_array(even), None, FLOAT64).gamma
+        return Weighed(None if found is None else found * factors, factors, norms, lengths, gamma, ())
+    certificate = certificate_of(as_array(G), as_array(found), None, FLOAT64)
+    return Weighed(found * factors, factors, norms, lengths, certificate.gamma, tuple(certificate.conflicts))
+
+
+class Streamed:
+    """The direction of a rule for updates that are read in blocks.
+
+    The Gramian takes one pass over the updates, and the direction another one. A function that is no rule of a known
+    kind gets all rows at once, for which it needs twice the memory of float32 replies.
+
+    Args:
+        updates: the updates.
+        rule: the rule; an error means that it has no answer.
+        bound: treatment of the lengths: see `combine_updates`.
+    """
+
+    def __init__(self, updates: Updates, rule: Rule, bound: Bound = "clip") -> None:
+        self.weighed = weigh(updates.gramian(), rule, bound)
+        self.conflicts = self.weighed.conflicts
+        self._updates, self._rule = updates, rule
+        self._whole: Tensor | None = None
+        if isinstance(rule, CoordinateRule):
+            next(self._by_coordinate(rule))  # raises now if at all
+        elif self.weighed.weights is None:
+            self._whole = _answer(rule, self._bounded(updates.dense()))
+
+    def pieces(self) -> Iterator[Tensor]:
+        """Yield the direction in the blocks of columns, in float64. After the last one, `conflicts` are known."""
+        if self.weighed.weights is not None:
+            yield from self._updates.combine(self.weighed.weights)
+            return
+        slopes, square = torch.zeros_like(self.weighed.norms), 0.0
+        for block, piece in self._from_rows():
+            slopes += block @ piece
+            square += float(piece @ piece)
+            yield piece
+        self.conflicts = _opposed(slopes, self.weighed.lengths, square**0.5)
+
+    def _from_rows(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield blocks of the bounded updates with those of the direction."""
+        if isinstance(self._rule, CoordinateRule):
+            yield from self._by_coordinate(self._rule)
+        else:
+            assert self._whole is not None
+            parts = torch.split(self._whole, self._updates.columns)
+            for block, piece in zip(self._updates.blocks(), parts, strict=True):
+                yield self._bounded(block), piece
+
+    def _by_coordinate(self, rule: CoordinateRule) -> Iterator[tuple[Tensor, Tensor]]:
+        for block in self._updates.blocks():
+            bounded = self._bounded(block)
+            yield bounded, _answer(rule, bounded)
+
+    def _bounded(self, rows: Tensor) -> Tensor:
+        """Bound the lengths of rows in place."""
+        return rows.mul_(self.weighed.factors[:, None])
 
 
 def _answer(rule: Callable[[Tensor], Tensor], updates: Tensor) -> Tensor:
-    """Call a user's function on the updates and validate its result."""
+    """Call a function on the updates and validate its result."""
     found: object = rule(updates)
     wanted = updates.shape[1:]
     if not isinstance(found, Tensor) or found.shape != wanted:
         shown = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
         raise ShapeError(f"the rule returned {shown}; a tensor of shape {tuple(wanted)} is needed")
     return found.detach().to(updates)
+
+
+def _check_bound(bound: Bound) -> None:
+    if bound not in get_args(Bound):
+        raise ParameterError(f"bound={bound!r}: use one of {', '.join(get_args(Bound))}")
 
 
 def _factors(norms: Tensor, bound: Bound) -> Tensor:
@@ -94,16 +193,7 @@ def _factors(norms: Tensor, bound: Bound) -> Tensor:
     return wanted if bound == "normalize" else wanted.clamp(max=1.0)
 
 
-def _gamma_and_conflicts(
-    G: Tensor, weights: Tensor, direction: Tensor, updates: Tensor, factors: Tensor
-) -> tuple[float, tuple[int, ...]]:
-    """Return gamma and the rows that the direction opposes."""
-    if bool(torch.isfinite(weights).all()):
-        certificate = certificate_of(as_array(G), as_array(weights), None, FLOAT64)
-        return certificate.gamma, tuple(certificate.conflicts)
-    even = torch.full_like(weights, 1.0 / len(weights))
-    gamma = certificate_of(as_array(G), as_array(even), None, FLOAT64).gamma
-    slopes = (updates.double() @ direction.double()).cpu() * factors
-    lengths = as_array(G.diagonal().clamp(min=0.0).sqrt())
-    opposed = conflicting(as_array(slopes), lengths, float(direction.double().norm()), tol=FLOAT32_ROWS)
-    return gamma, tuple(opposed.nonzero()[0].tolist())
+def _opposed(slopes: Tensor, lengths: Tensor, length: float) -> tuple[int, ...]:
+    """Return the rows that a direction opposes, from its products with the bounded updates."""
+    found = conflicting(as_array(slopes), as_array(lengths), length, tol=FLOAT32_ROWS)
+    return tuple(found.nonzero()[0].tolist())

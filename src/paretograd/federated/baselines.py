@@ -11,7 +11,7 @@ from paretograd.aggregators.coordinates import trimmed_mean
 from paretograd.aggregators.krum import Krum as KrumRule
 from paretograd.checks import as_count
 from paretograd.errors import ParameterError
-from paretograd.geometry.gramian import combine, gramian
+from paretograd.federated.rules import CoordinateRule, GramianRule
 
 #: Maximum number of steps of Weiszfeld's iteration, and the relative change at which it stops.
 _STEPS, _CHANGE = 1000, 1e-12
@@ -21,7 +21,7 @@ _STEPS, _CHANGE = 1000, 1e-12
 _SAME = 1e-14
 
 
-class Krum:
+class Krum(GramianRule):
     """The update closest to its ``m - attackers - 2`` nearest neighbours (Blanchard et al., 2017).
 
     Args:
@@ -33,11 +33,11 @@ class Krum:
     def __init__(self, attackers: int = 1) -> None:
         self.attackers = as_count(attackers, "attackers", 0)
 
-    def __call__(self, updates: Tensor) -> Tensor:
-        return updates[_chosen(updates, KrumRule(self.attackers))[0]].clone()
+    def weights(self, gramian: Tensor) -> Tensor:
+        return KrumRule(self.attackers).weights(gramian)
 
 
-class MultiKrum:
+class MultiKrum(GramianRule):
     """The mean of the updates with the best Krum scores (Blanchard et al., 2017).
 
     Args:
@@ -51,17 +51,11 @@ class MultiKrum:
         self.attackers = as_count(attackers, "attackers", 0)
         self.kept = None if kept is None else as_count(kept, "kept", 1)
 
-    def __call__(self, updates: Tensor) -> Tensor:
-        chosen = _chosen(updates, KrumRule(self.attackers, self.kept))
-        return updates[chosen].double().mean(dim=0).to(updates.dtype)
+    def weights(self, gramian: Tensor) -> Tensor:
+        return KrumRule(self.attackers, self.kept).weights(gramian)
 
 
-def _chosen(updates: Tensor, rule: KrumRule) -> Tensor:
-    """Return the updates that the rule gives weight."""
-    return rule.weights(gramian(updates).cpu()).nonzero()[:, 0]
-
-
-class CoordinateMedian:
+class CoordinateMedian(CoordinateRule):
     """The median of each coordinate (Yin et al., 2018); the mean of the middle two for an even number."""
 
     label = "Median"
@@ -70,7 +64,7 @@ class CoordinateMedian:
         return trimmed_mean(updates, (len(updates) - 1) // 2)
 
 
-class TrimmedMean:
+class TrimmedMean(CoordinateRule):
     """The mean of each coordinate without its largest and smallest values (Yin et al., 2018).
 
     Args:
@@ -91,7 +85,7 @@ class TrimmedMean:
         return trimmed_mean(updates, cut)
 
 
-class GeometricMedian:
+class GeometricMedian(GramianRule):
     """The point with the least sum of distances to the updates (RFA, Pillutla et al., 2022).
 
     It is a convex combination of them, found by Weiszfeld's iteration on the Gramian.
@@ -99,8 +93,8 @@ class GeometricMedian:
 
     label = "Geometric median"
 
-    def __call__(self, updates: Tensor) -> Tensor:
-        return combine(geometric_median_weights(gramian(updates).cpu()), updates)
+    def weights(self, gramian: Tensor) -> Tensor:
+        return geometric_median_weights(gramian)
 
 
 def geometric_median_weights(G: Tensor) -> Tensor:

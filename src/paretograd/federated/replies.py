@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 #: Numbers beyond this would overflow when squared and summed.
 LARGEST = 1e100
+
+#: Fault of an array, by name.
+_TOO_LARGE = f"{{}} holds NaN, infinity, or a number beyond {LARGEST:g}"
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -79,18 +82,31 @@ def fault(model: Arrays, reply: object, averaged: Collection[str] = ()) -> str |
         if found.dtype != wanted.dtype:
             return f"{name} has dtype {found.dtype}, not {wanted.dtype}"
         if found.dtype.kind == "f":
-            beyond = _beyond(found)
-            if name in averaged:  # infinite constants, such as a mask of -inf, are allowed: they are not trained
-                constant = _beyond(wanted) & ~np.isnan(wanted)
-                if not np.array_equal(found[constant], wanted[constant]):
-                    return f"{name} differs from the model's where that is infinite"
-                beyond &= ~constant
-            if bool(beyond.any()):
-                return f"{name} holds NaN, infinity, or a number beyond {LARGEST:g}"
+            constants = name in averaged and not _within(wanted)
+            if constants and (broken := _constants_fault(name, wanted, found)) is not None:
+                return broken
+            if not constants and not _within(found):
+                return _TOO_LARGE.format(name)
         # If one client made the averaged variance negative, its square root would be NaN.
-        if bool((found < 0).any()) and _is_variance(name, wanted, averaged):
+        if _is_variance(name, wanted, averaged) and found.size and bool(found.min() < 0):
             return f"{name} holds a negative variance"
     return None
+
+
+def _constants_fault(name: str, wanted: NDArray[Any], found: NDArray[Any]) -> str | None:
+    """Check an averaged array with infinite constants, such as a mask of -inf: they are allowed and not trained."""
+    constant = _beyond(wanted) & ~np.isnan(wanted)
+    if not np.array_equal(found[constant], wanted[constant]):
+        return f"{name} differs from the model's where that is infinite"
+    return _TOO_LARGE.format(name) if bool((_beyond(found) & ~constant).any()) else None
+
+
+def _within(array: NDArray[Any]) -> bool:
+    """Return True if all numbers are finite and at most `LARGEST` in size, without a copy of the array."""
+    if not array.size:
+        return True
+    with np.errstate(invalid="ignore"):
+        return abs(float(array.min())) <= LARGEST and abs(float(array.max())) <= LARGEST
 
 
 def _beyond(array: NDArray[np.generic]) -> NDArray[np.bool_]:

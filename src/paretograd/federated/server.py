@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -16,8 +16,10 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.named import Mean
 from paretograd.checks import as_count, as_number
 from paretograd.errors import InfeasibleCapError, InputError, ParameterError
-from paretograd.federated.aggregation import Bound, Combined, Rule, combine_updates
+from paretograd.federated.aggregation import Bound, Streamed, combine_updates
 from paretograd.federated.replies import Arrays, Dropped, check_replies, fault
+from paretograd.federated.rules import Rule
+from paretograd.federated.updates import Updates
 from paretograd.scalarizations.base import Weighting
 
 #: Suffixes of torch's running statistics, which are averaged if no names are given.
@@ -136,31 +138,31 @@ class Server:
         valid, dropped = check_replies(model, replies, averaged)
         for node, reason in dropped:
             warnings.warn(f"the reply of node {node} is not used: {reason}", stacklevel=2)
-        kept = {name: np.array(array) for name, array in model.items()}
-        unmoved = Round(kept, False, (), (), (), float("nan"), (), tuple(dropped))
         asked = len(replies) if asked is None else asked
         if len(valid) < self.quorum(asked):
             warnings.warn(self._too_few(len(valid), asked), stacklevel=2)
-            return unmoved
-        found = self._combined(_rows(model, valid, names))
-        if found is None:
-            return unmoved
-        moved = dict(kept)
-        self._move(moved, names, found.direction)
+            return _unmoved(model, dropped)
+        updates = Updates(model, list(valid.values()), names)
+        found = self._combined(updates)
+        moved = None if found is None else self._moved(updates, found)
+        if found is None or moved is None:
+            return _unmoved(model, dropped)
+        moved = {name: moved[name] if name in moved else np.array(array) for name, array in model.items()}
         self._average(moved, valid, names)
-        broken = fault(kept, moved, averaged)
+        broken = fault(model, moved, averaged)
         if broken is not None:
             self._velocity = None  # it may be the cause, and would break all later rounds
             warnings.warn(f"the next model is rejected, since it would be broken: {broken}", stacklevel=2)
-            return unmoved
-        nodes = tuple(valid)
+            return _unmoved(model, dropped)
+        nodes, weighed = tuple(valid), found.weighed
+        weights = torch.full_like(weighed.norms, torch.nan) if weighed.weights is None else weighed.weights
         return Round(
             moved,
             True,
             nodes,
-            tuple(found.weights.tolist()),
-            tuple(found.norms.tolist()),
-            found.gamma,
+            tuple(weights.tolist()),
+            tuple(weighed.norms.tolist()),
+            weighed.gamma,
             tuple(nodes[row] for row in found.conflicts),
             tuple(dropped),
         )
@@ -194,30 +196,44 @@ class Server:
             raise InputError(f"the global model cannot be trained: {reason}")
         return names
 
-    def _combined(self, updates: Tensor) -> Combined | None:
+    def _combined(self, updates: Updates) -> Streamed | None:
         """Return the rule's answer, or None if it has none for these updates, which the clients determine."""
         try:
-            return combine_updates(updates, self.rule, self.bound)
+            return Streamed(updates, self.rule, self.bound)
         except InfeasibleCapError as error:
             # As clients drop out, 1/m grows until no weights below the cap sum to 1.
             warnings.warn(f"the mean is used in this round: {error}", stacklevel=3)
-            return combine_updates(updates, Mean(), self.bound)
+            return Streamed(updates, Mean(), self.bound)
         except InputError as error:
             milder = _with_fewer_attackers(updates, self.rule, self.bound, error)
             if milder is not None:
                 return milder
             why = str(error)
         except Exception as error:  # noqa: BLE001  a user's rule may fail in any way, which must not end the run
-            why = f"the rule failed with {type(error).__name__}: {error}"
+            why = _failure(error)
         warnings.warn(f"this round leaves the model unchanged: {why}", stacklevel=3)
         return None
 
-    def _move(self, model: dict[str, NDArray[np.generic]], names: list[str], direction: Tensor) -> None:
-        if self.momentum:
-            before = self._velocity
-            direction = direction if before is None else self.momentum * before + direction
-            self._velocity = direction
-        _shift(model, names, self.lr * direction)
+    def _moved(self, updates: Updates, found: Streamed) -> dict[str, NDArray[np.generic]] | None:
+        """Return the arrays after the server's step, or None if a rule fails on a later block than the first."""
+        pieces = self._with_momentum(found.pieces(), updates.shape[1]) if self.momentum else found.pieces()
+        try:
+            return updates.moved(self.lr * piece for piece in pieces)
+        except Exception as error:  # noqa: BLE001  as above
+            self._velocity = None  # a part of it has changed
+            warnings.warn(f"this round leaves the model unchanged: {_failure(error)}", stacklevel=3)
+            return None
+
+    def _with_momentum(self, pieces: Iterator[Tensor], size: int) -> Iterator[Tensor]:
+        """Update the velocity by the pieces of a direction, and yield its own."""
+        if self._velocity is None:
+            self._velocity = torch.zeros(size, dtype=torch.float64, device="cpu")
+        start = 0
+        for piece in pieces:
+            part = self._velocity[start : start + len(piece)]
+            part.mul_(self.momentum).add_(piece)
+            yield part
+            start += len(piece)
 
     def _average(
         self, model: dict[str, NDArray[np.generic]], valid: Mapping[int, Arrays], aggregated: list[str]
@@ -229,7 +245,8 @@ class Server:
         # Arrays that may be variances under any name: one client must not make them negative.
         positive = [name for name in floats if not np.less(model[name], 0).any()]
         if floats:
-            _shift(model, floats, combine_updates(_rows(model, valid, floats), Mean(), bound).direction)
+            updates = Updates(model, list(valid.values()), floats).dense()
+            _shift(model, floats, combine_updates(updates, Mean(), bound).direction)
         for name in positive:
             if np.less(model[name], 0).any():
                 middle = _middle(name, valid)
@@ -292,7 +309,7 @@ def buffer_names(module: nn.Module) -> frozenset[str]:
     return frozenset(buffers & set(module.state_dict()))
 
 
-def _with_fewer_attackers(updates: Tensor, rule: Rule, bound: Bound, why: InputError) -> Combined | None:
+def _with_fewer_attackers(updates: Updates, rule: Rule, bound: Bound, why: InputError) -> Streamed | None:
     """Apply a rule such as Krum with the most ``attackers`` that it accepts for this many updates; None if none fits.
 
     Without this, clients that fail could end the training: Krum for three attackers needs nine updates, and two of ten
@@ -305,7 +322,7 @@ def _with_fewer_attackers(updates: Tensor, rule: Rule, bound: Bound, why: InputE
         milder: Any = copy.copy(rule)
         milder.attackers = attackers
         try:
-            found = combine_updates(updates, milder, bound)
+            found = Streamed(updates, milder, bound)
         except ParameterError:
             continue
         warnings.warn(f"attackers={attackers} in this round, for {len(updates)} valid replies: {why}", stacklevel=4)
@@ -313,17 +330,14 @@ def _with_fewer_attackers(updates: Tensor, rule: Rule, bound: Bound, why: InputE
     return None
 
 
-def _rows(model: Arrays, replies: Mapping[int, Arrays], names: list[str]) -> Tensor:
-    """Return the updates (global model minus each client's) as float64 rows; zero where both are the same infinity."""
-    sizes = [model[name].size for name in names]
-    found = torch.empty(len(replies), sum(sizes), dtype=torch.float64, device="cpu")
-    for row, reply in zip(found, replies.values(), strict=True):
-        for name, part in zip(names, row.split(sizes), strict=True):
-            out = part.numpy().reshape(model[name].shape)
-            with np.errstate(invalid="ignore"):
-                np.subtract(model[name], reply[name], out=out, dtype=np.float64)
-            out[np.isnan(out)] = 0.0
-    return found
+def _failure(error: Exception) -> str:
+    return f"the rule failed with {type(error).__name__}: {error}"
+
+
+def _unmoved(model: Arrays, dropped: list[Dropped]) -> Round:
+    """Return the result of a round that leaves the model unchanged."""
+    kept = {name: np.array(array) for name, array in model.items()}
+    return Round(kept, False, (), (), (), float("nan"), (), tuple(dropped))
 
 
 def _shift(model: dict[str, NDArray[np.generic]], names: list[str], by: Tensor) -> None:

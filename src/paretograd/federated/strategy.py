@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from paretograd.checks import as_number
 from paretograd.errors import InputError, MissingExtraError, ParameterError
-from paretograd.federated.aggregation import Bound, Rule
+from paretograd.federated.aggregation import Bound
 from paretograd.federated.messages import Metrics, Value, average, by_node, check_metrics, read_arrays
 from paretograd.federated.replies import shown
+from paretograd.federated.rules import Rule
 from paretograd.federated.server import Round, Server
 
 try:

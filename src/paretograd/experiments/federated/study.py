@@ -29,8 +29,9 @@ from paretograd.experiments.study import (
     settle,
     written,
 )
-from paretograd.federated.aggregation import Rule, combine_updates
+from paretograd.federated.aggregation import combine_updates
 from paretograd.federated.baselines import CoordinateMedian, GeometricMedian, Krum, MultiKrum, TrimmedMean
+from paretograd.federated.rules import Rule
 
 SEEDS = (0, 1, 2)
 EPOCHS = 1000

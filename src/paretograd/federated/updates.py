@@ -1,0 +1,150 @@
+"""`Updates`: the global model minus each client's, computed in blocks of columns from arrays that stay where they are.
+
+The columns are the entries of the model's arrays, one array after the other. A block has the same columns however these
+are split into arrays. All numbers are computed in float64, in which the difference of two float32 numbers is exact
+unless their sizes differ by a factor of more than 2^29.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from paretograd.federated.replies import Arrays
+
+#: Numbers in a block: 2 MB in float64, which the cache of a processor holds.
+_ENTRIES = 1 << 18
+
+#: Fewest columns of a block. With more than 256 clients a block is larger, and no slower.
+_FEWEST_COLUMNS = 1 << 10
+
+
+class _Span(NamedTuple):
+    """Columns ``first`` to ``last`` of a block, which are entries ``start`` to ``stop`` of an array."""
+
+    name: str
+    first: int
+    last: int
+    start: int
+    stop: int
+
+
+class Updates:
+    """The updates of all valid replies, one row for each, read in blocks.
+
+    It holds references to the arrays and copies none. They may be memory maps (`numpy.memmap`), so that the replies
+    need not fit in memory. Each pass over the blocks reads every reply once.
+
+    Args:
+        model: arrays of the global model, by name.
+        replies: arrays of the clients' models, of the same names, shapes and dtypes, in the order of the rows.
+        names: names of the arrays to use, in the order of the columns.
+    """
+
+    def __init__(self, model: Arrays, replies: Sequence[Arrays], names: Sequence[str]) -> None:
+        self._model, self._replies, self._names = model, replies, names
+        self.shape = len(replies), sum(model[name].size for name in names)
+        self.columns = max(_FEWEST_COLUMNS, _ENTRIES // max(self.shape[0], 1))
+        self._infinite = {name for name in names if not _finite(model[name])}
+
+    def __len__(self) -> int:
+        """Return the number m of updates."""
+        return self.shape[0]
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Yield all columns as blocks ``(m, b)`` in float64. A block is valid until the next one."""
+        memory = _empty(len(self), self.columns)
+        sources = [_flat(self._replies[k], self._names) for k in range(len(self))]
+        model = _flat(self._model, self._names)
+        for width, spans in self._spans():
+            block = memory[:, :width]
+            self._fill(block.numpy(), spans, model, sources)
+            yield block
+
+    def gramian(self) -> Tensor:
+        """Return the Gramian ``(m, m)``, in float64."""
+        found = np.zeros((len(self), len(self)))
+        for block in self.blocks():
+            rows = block.numpy()
+            found += rows @ rows.T
+        return torch.from_numpy(found)
+
+    def combine(self, weights: Tensor) -> Iterator[Tensor]:
+        """Yield ``sum_k w_k u_k`` in the blocks of columns, in float64.
+
+        Args:
+            weights: shape ``(m,)``.
+        """
+        factors = weights.detach().cpu().double().numpy()
+        for block in self.blocks():
+            yield torch.from_numpy(factors @ block.numpy())
+
+    def dense(self) -> Tensor:
+        """Return all rows ``(m, n)`` in float64: twice the memory of float32 replies."""
+        found = _empty(*self.shape)
+        for block, part in zip(self.blocks(), torch.split(found, self.columns, dim=1), strict=False):
+            part.copy_(block)
+        return found
+
+    def moved(self, pieces: Iterable[Tensor]) -> dict[str, NDArray[np.generic]]:
+        """Return the model's arrays minus a row, in their own precision.
+
+        Args:
+            pieces: the row in the blocks of columns, in float64.
+        """
+        found = {name: np.empty(self._model[name].shape, self._model[name].dtype) for name in self._names}
+        model, target = _flat(self._model, self._names), _flat(found, self._names)
+        for (_, spans), piece in zip(self._spans(), pieces, strict=True):
+            row = piece.numpy()
+            for span in spans:
+                start = np.asarray(model[span.name][span.start : span.stop], dtype=np.float64)
+                with np.errstate(over="ignore"):  # the whole model is validated later
+                    target[span.name][span.start : span.stop] = start - row[span.first : span.last]
+        return found
+
+    def _spans(self) -> Iterator[tuple[int, list[_Span]]]:
+        """Yield the width of each block, and the parts of arrays that it consists of."""
+        width, spans = 0, []
+        for name in self._names:
+            start, size = 0, self._model[name].size
+            while start < size:
+                taken = min(size - start, self.columns - width)
+                spans.append(_Span(name, width, width + taken, start, start + taken))
+                start, width = start + taken, width + taken
+                if width == self.columns:
+                    yield width, spans
+                    width, spans = 0, []
+        if spans:
+            yield width, spans
+
+    def _fill(
+        self, block: NDArray[np.float64], spans: list[_Span], model: dict[str, Any], replies: list[dict[str, Any]]
+    ) -> None:
+        for name, first, last, start, stop in spans:
+            wanted = np.asarray(model[name][start:stop], dtype=np.float64)
+            part = block[:, first:last]
+            for row, reply in zip(part, replies, strict=True):
+                row[:] = reply[name][start:stop]
+            with np.errstate(invalid="ignore"):
+                np.subtract(wanted, part, out=part)
+            if name in self._infinite:  # infinity minus the same infinity
+                part[np.isnan(part)] = 0.0
+
+
+def _flat(arrays: Arrays, names: Sequence[str]) -> dict[str, Any]:
+    """Return arrays whose slices are their entries in C order, without a copy of a whole array."""
+    return {name: arrays[name].reshape(-1) if arrays[name].flags.c_contiguous else arrays[name].flat for name in names}
+
+
+def _finite(array: NDArray[np.generic]) -> bool:
+    with np.errstate(invalid="ignore"):
+        return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+
+
+def _empty(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float64, device="cpu")
