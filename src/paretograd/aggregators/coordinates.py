@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,8 +16,11 @@ from paretograd.checks import as_count, make_rng
 from paretograd.errors import ParameterError
 from paretograd.guarantees import Guarantee
 
-#: Number of coordinates sorted at a time. Sorting needs three times the memory of its input.
+#: Number of coordinates sorted at a time by torch, which needs three times the memory of its input.
 _COLUMNS = 1 << 20
+
+#: Numbers sorted at a time by numpy: as many as the cache of a processor holds.
+_ENTRIES = 1 << 17
 
 
 class GradDrop(RowAggregator):
@@ -140,5 +144,11 @@ class TrimmedMean(RowAggregator):
 
 def trimmed_mean(rows: Tensor, cut: int) -> Tensor:
     """Return the mean of each column of ``(m, n)`` without ``cut`` values at either end, sorting some at a time."""
-    parts = [part.sort(dim=0).values[cut : len(part) - cut] for part in torch.split(rows, _COLUMNS, dim=1)]
-    return torch.cat([part.double().mean(dim=0).to(rows.dtype) for part in parts])
+    if not rows.is_cpu or rows.requires_grad or rows.dtype is torch.bfloat16:  # which numpy does not have
+        parts = [part.sort(dim=0).values[cut : len(part) - cut] for part in torch.split(rows, _COLUMNS, dim=1)]
+        return torch.cat([part.double().mean(dim=0).to(rows.dtype) for part in parts])
+    # Numpy takes a third of torch's time, and less for many rows.
+    columns = max(1, min(_COLUMNS, _ENTRIES // len(rows)))
+    arrays = (np.sort(part.numpy(), axis=0) for part in torch.split(rows, columns, dim=1))
+    sums = [np.add.reduce(array[cut : len(array) - cut], axis=0, dtype=np.float64) for array in arrays]
+    return torch.from_numpy(np.concatenate(sums) / (len(rows) - 2 * cut)).to(rows.dtype)

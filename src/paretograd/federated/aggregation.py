@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -139,12 +140,13 @@ class Streamed:
         if self.weighed.weights is not None:
             yield from self._updates.combine(self.weighed.weights)
             return
-        slopes, square = torch.zeros_like(self.weighed.norms), 0.0
+        slopes, square = torch.zeros_like(self.weighed.norms).numpy(), 0.0
         for block, piece in self._from_rows():
-            slopes += block @ piece
-            square += float(piece @ piece)
+            row = piece.numpy()
+            slopes += np.einsum("kj,j->k", block.numpy(), row)  # without BLAS: see `Updates.combine`
+            square += float(np.einsum("j,j->", row, row))
             yield piece
-        self.conflicts = _opposed(slopes, self.weighed.lengths, square**0.5)
+        self.conflicts = _opposed(torch.from_numpy(slopes), self.weighed.lengths, square**0.5)
 
     def _from_rows(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield blocks of the bounded updates with those of the direction."""
@@ -163,7 +165,9 @@ class Streamed:
 
     def _bounded(self, rows: Tensor) -> Tensor:
         """Bound the lengths of rows in place."""
-        return rows.mul_(self.weighed.factors[:, None])
+        array = rows.numpy()
+        array *= self.weighed.factors.numpy()[:, None]
+        return rows
 
 
 def _answer(rule: Callable[[Tensor], Tensor], updates: Tensor) -> Tensor:

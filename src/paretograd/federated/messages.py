@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
 from statistics import fmean, median
 from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from paretograd.errors import InputError
 from paretograd.federated.replies import LARGEST, Dropped, shown
 
 if TYPE_CHECKING:
-    from flwr.app import Error, Message, Metadata, MetricRecord, RecordDict
+    from flwr.app import Array, Error, Message, Metadata, MetricRecord, RecordDict
 
 #: Upper bound on the header of an .npy file, which has at most a few hundred bytes for the shapes of a model.
 _HEADER = 4096
+
+#: Functions that read the header of an .npy file, by its version.
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 #: Code of an error that the server itself made, so that its reason needs no quotes.
 FAILED = -1
@@ -122,10 +130,35 @@ def read_arrays(content: RecordDict | Exception, sizes: Mapping[str, int]) -> ob
         if len(array.data) > sizes[name] + _HEADER:
             return InputError(f"{name} is larger than the model's")
         try:
-            found[name] = array.numpy()  # Flower never unpickles
+            found[name] = shared(array)
         except Exception as error:  # noqa: BLE001  a client's bytes may break the parser in any way
             return InputError(f"{name} cannot be read: {type(error).__name__}: {shown(error, 80)}")
     return found
+
+
+def shared(array: Array) -> NDArray[np.generic]:
+    """Return an array of a record, read-only, in the memory that holds its bytes. `Array.numpy` would copy them.
+
+    Nothing is unpickled, here or by Flower, which reads what is not in the plain form of `numpy.save`.
+    """
+    head, found = BytesIO(array.data), None  # shares the memory
+    if array.stype == "numpy.ndarray" and array.data.startswith(np.lib.format.MAGIC_PREFIX):
+        read = _HEADERS.get(np.lib.format.read_magic(head))
+        shape, by_columns, dtype = read(head) if read else ((), False, np.dtype(object))
+        count = math.prod(shape)
+        if count and min(shape, default=1) > 0 and not dtype.hasobject:
+            entries = np.frombuffer(array.data, dtype, count, head.tell())
+            found = entries.reshape(shape[::-1]).T if by_columns else entries.reshape(shape)
+    return np.asarray(array.numpy()) if found is None else found
+
+
+def packed(array: NDArray[np.generic]) -> Array:
+    """Return an array for a record. Flower's own `Array(array)` needs the memory of two copies."""
+    from flwr.app import Array
+
+    array = np.asarray(array, order="C")
+    np.lib.format.write_array_header_1_0(head := BytesIO(), np.lib.format.header_data_from_array_1_0(array))
+    return Array(str(array.dtype), array.shape, "numpy.ndarray", b"".join([head.getvalue(), array]))  # type: ignore[list-item]
 
 
 def check_metrics(contents: Mapping[int, RecordDict | Exception], weight: str) -> Metrics:

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 #: Numbers beyond this would overflow when squared and summed.
 LARGEST = 1e100
 
+#: Numbers of an array that are checked at a time.
+_BLOCK = 1 << 16
+
 #: Fault of an array, by name.
 _TOO_LARGE = f"{{}} holds NaN, infinity, or a number beyond {LARGEST:g}"
 
@@ -103,10 +106,18 @@ def _constants_fault(name: str, wanted: NDArray[Any], found: NDArray[Any]) -> st
 
 def _within(array: NDArray[Any]) -> bool:
     """Return True if all numbers are finite and at most `LARGEST` in size, without a copy of the array."""
-    if not array.size:
-        return True
+    entries = flat(array)
     with np.errstate(invalid="ignore"):
-        return abs(float(array.min())) <= LARGEST and abs(float(array.max())) <= LARGEST
+        return all(_block_within(entries[start : start + _BLOCK]) for start in range(0, array.size, _BLOCK))
+
+
+def _block_within(block: NDArray[Any]) -> bool:
+    return abs(float(block.min())) <= LARGEST and abs(float(block.max())) <= LARGEST
+
+
+def flat(array: NDArray[Any]) -> Any:
+    """Return an object whose slices are the entries of an array in C order, without a copy of the whole array."""
+    return array.reshape(-1) if array.flags.c_contiguous else array.flat
 
 
 def _beyond(array: NDArray[np.generic]) -> NDArray[np.bool_]:

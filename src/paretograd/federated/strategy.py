@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from paretograd.checks import as_number
 from paretograd.errors import InputError, MissingExtraError, ParameterError
 from paretograd.federated.aggregation import Bound
-from paretograd.federated.messages import Metrics, Value, average, by_node, check_metrics, read_arrays
+from paretograd.federated.messages import Metrics, Value, average, by_node, check_metrics, packed, read_arrays, shared
 from paretograd.federated.replies import shown
 from paretograd.federated.rules import Rule
 from paretograd.federated.server import Round, Server
 
 try:
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
+    from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
     from flwr.serverapp import Grid
     from flwr.serverapp.strategy import FedAvg, Result
 
@@ -114,7 +114,7 @@ class FedPareto(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Configure training as FedAvg does, and keep the global model, which is needed to compute updates."""
-        model = {name: array.numpy() for name, array in arrays.items()}
+        model = {name: shared(array) for name, array in arrays.items()}
         if server_round == 1:
             self.server.begin()
         self.server.parameters(model)  # raises if the model or `averaged` is invalid
@@ -156,7 +156,7 @@ class FedPareto(FedAvg):
         checked = check_metrics({node: contents[node] for node in found.nodes}, self.weighted_by_key)
         _warn(checked, server_round, "training")
         metrics = self._aggregated(self.train_metrics_aggr_fn, checked, server_round, "training")
-        arrays = ArrayRecord({name: Array(array) for name, array in found.model.items()})
+        arrays = ArrayRecord({name: packed(array) for name, array in found.model.items()})
         return arrays, MetricRecord({**metrics, **_of_round(found)})
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

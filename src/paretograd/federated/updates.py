@@ -7,7 +7,10 @@ unless their sizes differ by a factor of more than 2^29.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,13 +18,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from paretograd.federated.replies import Arrays
+from paretograd.federated.replies import Arrays, flat
 
 #: Numbers in a block: 2 MB in float64, which the cache of a processor holds.
 _ENTRIES = 1 << 18
 
 #: Fewest columns of a block. With more than 256 clients a block is larger, and no slower.
 _FEWEST_COLUMNS = 1 << 10
+
+
+_Block = NDArray[np.float64]
 
 
 class _Span(NamedTuple):
@@ -58,20 +64,15 @@ class Updates:
 
     def blocks(self) -> Iterator[Tensor]:
         """Yield all columns as blocks ``(m, b)`` in float64. A block is valid until the next one."""
-        memory = _empty(len(self), self.columns)
-        sources = [_flat(self._replies[k], self._names) for k in range(len(self))]
-        model = _flat(self._model, self._names)
-        for width, spans in self._spans():
-            block = memory[:, :width]
-            self._fill(block.numpy(), spans, model, sources)
-            yield block
+        fill, memory = self._filler(), self._memory()
+        for spans in self._spans():
+            yield torch.from_numpy(fill(memory, spans))
 
     def gramian(self) -> Tensor:
         """Return the Gramian ``(m, m)``, in float64."""
         found = np.zeros((len(self), len(self)))
-        for block in self.blocks():
-            rows = block.numpy()
-            found += rows @ rows.T
+        for part in self._each(lambda rows: rows @ rows.T):
+            found += part
         return torch.from_numpy(found)
 
     def combine(self, weights: Tensor) -> Iterator[Tensor]:
@@ -81,8 +82,8 @@ class Updates:
             weights: shape ``(m,)``.
         """
         factors = weights.detach().cpu().double().numpy()
-        for block in self.blocks():
-            yield torch.from_numpy(factors @ block.numpy())
+        # BLAS would wake threads for each block, which takes longer than the product itself on a busy machine.
+        yield from map(torch.from_numpy, self._each(lambda rows: np.einsum("k,kj->j", factors, rows)))
 
     def dense(self) -> Tensor:
         """Return all rows ``(m, n)`` in float64: twice the memory of float32 replies."""
@@ -99,16 +100,47 @@ class Updates:
         """
         found = {name: np.empty(self._model[name].shape, self._model[name].dtype) for name in self._names}
         model, target = _flat(self._model, self._names), _flat(found, self._names)
-        for (_, spans), piece in zip(self._spans(), pieces, strict=True):
-            row = piece.numpy()
-            for span in spans:
-                start = np.asarray(model[span.name][span.start : span.stop], dtype=np.float64)
-                with np.errstate(over="ignore"):  # the whole model is validated later
-                    target[span.name][span.start : span.stop] = start - row[span.first : span.last]
+        with np.errstate(over="ignore"):  # the whole model is validated later
+            for spans, piece in zip(self._spans(), pieces, strict=True):
+                row = piece.numpy()
+                for name, first, last, start, stop in spans:
+                    before = np.asarray(model[name][start:stop], dtype=np.float64)
+                    target[name][start:stop] = before - row[first:last]
         return found
 
-    def _spans(self) -> Iterator[tuple[int, list[_Span]]]:
-        """Yield the width of each block, and the parts of arrays that it consists of."""
+    def _each(self, work: Callable[[_Block], _Block]) -> Iterator[_Block]:
+        """Apply a function to all blocks, on as many threads as torch uses, and yield the results in their order."""
+        fill, threads = self._filler(), min(torch.get_num_threads(), -(-self.shape[1] // self.columns))
+        if threads == 1:
+            memory = self._memory()
+            yield from (work(fill(memory, spans)) for spans in self._spans())
+            return
+        free: SimpleQueue[_Block] = SimpleQueue()
+        for _ in range(threads):
+            free.put(self._memory())
+
+        def one(spans: list[_Span]) -> _Block:
+            memory = free.get()
+            try:
+                return work(fill(memory, spans))
+            finally:
+                free.put(memory)
+
+        waiting: deque[Future[_Block]] = deque()
+        with ThreadPoolExecutor(threads) as pool:
+            for spans in self._spans():
+                waiting.append(pool.submit(one, spans))
+                if len(waiting) > 4 * threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    def _memory(self) -> _Block:
+        found: _Block = _empty(len(self), self.columns).numpy()
+        return found
+
+    def _spans(self) -> Iterator[list[_Span]]:
+        """Yield the parts of arrays that each block consists of."""
         width, spans = 0, []
         for name in self._names:
             start, size = 0, self._model[name].size
@@ -117,28 +149,35 @@ class Updates:
                 spans.append(_Span(name, width, width + taken, start, start + taken))
                 start, width = start + taken, width + taken
                 if width == self.columns:
-                    yield width, spans
+                    yield spans
                     width, spans = 0, []
         if spans:
-            yield width, spans
+            yield spans
 
-    def _fill(
-        self, block: NDArray[np.float64], spans: list[_Span], model: dict[str, Any], replies: list[dict[str, Any]]
-    ) -> None:
-        for name, first, last, start, stop in spans:
-            wanted = np.asarray(model[name][start:stop], dtype=np.float64)
-            part = block[:, first:last]
-            for row, reply in zip(part, replies, strict=True):
-                row[:] = reply[name][start:stop]
-            with np.errstate(invalid="ignore"):
-                np.subtract(wanted, part, out=part)
-            if name in self._infinite:  # infinity minus the same infinity
-                part[np.isnan(part)] = 0.0
+    def _filler(self) -> Callable[[_Block, list[_Span]], _Block]:
+        """Return a function that computes a block in the given memory."""
+        model = _flat(self._model, self._names)
+        replies = [_flat(reply, self._names) for reply in self._replies]
+
+        def fill(memory: _Block, spans: list[_Span]) -> _Block:
+            block = memory[:, : spans[-1].last]
+            for name, first, last, start, stop in spans:
+                part, wanted = block[:, first:last], np.asarray(model[name][start:stop], dtype=np.float64)
+                for row, reply in zip(part, replies, strict=True):
+                    row[:] = reply[name][start:stop]
+                if name not in self._infinite:
+                    np.subtract(wanted, part, out=part)
+                    continue
+                with np.errstate(invalid="ignore"):
+                    np.subtract(wanted, part, out=part)
+                part[np.isnan(part)] = 0.0  # infinity minus the same infinity
+            return block
+
+        return fill
 
 
 def _flat(arrays: Arrays, names: Sequence[str]) -> dict[str, Any]:
-    """Return arrays whose slices are their entries in C order, without a copy of a whole array."""
-    return {name: arrays[name].reshape(-1) if arrays[name].flags.c_contiguous else arrays[name].flat for name in names}
+    return {name: flat(arrays[name]) for name in names}
 
 
 def _finite(array: NDArray[np.generic]) -> bool:
