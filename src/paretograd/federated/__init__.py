@@ -7,6 +7,7 @@ from paretograd.federated.baselines import CoordinateMedian, GeometricMedian, Kr
 from paretograd.federated.replies import Checked, Dropped, check_replies
 from paretograd.federated.rules import CoordinateRule, GramianRule
 from paretograd.federated.server import Round, Server, buffer_names
+from paretograd.federated.trust import TrustedMGDA
 
 if TYPE_CHECKING:
     from paretograd.federated.strategy import FedPareto as FedPareto
@@ -25,6 +26,7 @@ __all__ = [
     "Round",
     "Server",
     "TrimmedMean",
+    "TrustedMGDA",
     "buffer_names",
     "check_replies",
     "combine_updates",

@@ -16,16 +16,17 @@ from torch import Tensor
 from paretograd.aggregators.base import Aggregator
 from paretograd.certification import certificate_of
 from paretograd.errors import ParameterError, ShapeError
+from paretograd.federated.lengths import ZERO
 from paretograd.federated.rules import CoordinateRule, GramianRule, Rule
 from paretograd.federated.updates import Updates
 from paretograd.geometry.cones import FLOAT32_ROWS, FLOAT64, conflicting
 from paretograd.geometry.gramian import as_array, combine, gramian
 
-#: Updates shorter than this, whose squares lose precision in float64, count as zero.
-_ZERO = 1e-140
-
 #: Treatment of the lengths of updates: keep them, scale all to the median length, or shorten those above it.
 Bound = Literal["none", "normalize", "clip"]
+
+#: The length for ``bound``, from those of the updates; None if all are zero.
+Limit = Callable[[list[float]], float | None]
 
 
 class Combined(NamedTuple):
@@ -91,17 +92,18 @@ def combine_updates(updates: Tensor, rule: Rule, bound: Bound = "clip") -> Combi
     return Combined(direction, torch.full_like(found.norms, torch.nan), found.norms, found.gamma, opposed)
 
 
-def weigh(G: Tensor, rule: Rule, bound: Bound = "clip") -> Weighed:
+def weigh(G: Tensor, rule: Rule, bound: Bound = "clip", limit: Limit | None = None) -> Weighed:
     """Bound the lengths of updates and weight them, from their Gramian alone.
 
     Args:
         G: Gramian of the updates, ``(m, m)``, in float64 on the CPU.
         rule: the rule. Only `Aggregator` and `GramianRule` have weights.
         bound: treatment of the lengths: see `combine_updates`.
+        limit: the length for it; None for the median.
     """
     _check_bound(bound)
     norms = G.diagonal().clamp(min=0.0).sqrt()
-    factors = _factors(norms, bound)
+    factors = _factors(norms, bound, limit or _median)
     G = G * factors * factors[:, None]
     lengths = G.diagonal().clamp(min=0.0).sqrt()
     found = rule.weights(G) if isinstance(rule, Aggregator | GramianRule) else None
@@ -123,10 +125,11 @@ class Streamed:
         updates: the updates.
         rule: the rule; an error means that it has no answer.
         bound: treatment of the lengths: see `combine_updates`.
+        limit: the length for it; None for the median.
     """
 
-    def __init__(self, updates: Updates, rule: Rule, bound: Bound = "clip") -> None:
-        self.weighed = weigh(updates.gramian(), rule, bound)
+    def __init__(self, updates: Updates, rule: Rule, bound: Bound = "clip", limit: Limit | None = None) -> None:
+        self.weighed = weigh(updates.gramian(), rule, bound, limit)
         self.conflicts = self.weighed.conflicts
         self._updates, self._rule = updates, rule
         self._whole: Tensor | None = None
@@ -185,16 +188,20 @@ def _check_bound(bound: Bound) -> None:
         raise ParameterError(f"bound={bound!r}: use one of {', '.join(get_args(Bound))}")
 
 
-def _factors(norms: Tensor, bound: Bound) -> Tensor:
+def _factors(norms: Tensor, bound: Bound, limit: Limit) -> Tensor:
     """Return the factor of each update. Zero updates keep the factor 1."""
-    if bound == "none":
+    length = None if bound == "none" else limit(norms.tolist())
+    if length is None:
         return torch.ones_like(norms)
-    something = norms > _ZERO
-    if not bool(something.any()):
-        return torch.ones_like(norms)
-    middle = norms[something].median()
-    wanted = torch.where(something, middle / torch.where(something, norms, 1.0), 1.0)
+    something = norms > ZERO
+    wanted = torch.where(something, length / torch.where(something, norms, 1.0), 1.0)
     return wanted if bound == "normalize" else wanted.clamp(max=1.0)
+
+
+def _median(lengths: list[float]) -> float | None:
+    """Return the median of the lengths that are not zero, the lower of two."""
+    something = sorted(length for length in lengths if length > ZERO)
+    return something[(len(something) - 1) // 2] if something else None
 
 
 def _opposed(slopes: Tensor, lengths: Tensor, length: float) -> tuple[int, ...]:

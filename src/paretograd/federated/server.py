@@ -16,13 +16,15 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.named import Mean
 from paretograd.checks import as_count, as_number
 from paretograd.errors import InfeasibleCapError, InputError, ParameterError
-from paretograd.federated.aggregation import Bound, Streamed, combine_updates
+from paretograd.federated.aggregation import Bound, Limit, Streamed
+from paretograd.federated.lengths import Lengths
 from paretograd.federated.replies import Arrays, Dropped, check_replies, fault
 from paretograd.federated.rules import Rule
+from paretograd.federated.trust import TrustedMGDA, as_attackers
 from paretograd.federated.updates import Updates
 from paretograd.scalarizations.base import Weighting
 
-#: Suffixes of torch's running statistics, which are averaged if no names are given.
+#: Suffixes of torch's running statistics, which are not aggregated if no names are given.
 _STATISTICS = ("running_mean", "running_var")
 
 
@@ -70,27 +72,33 @@ class Server:
     ``v = momentum v + d``, as in FedOpt (Reddi et al., 2021). The order in which replies arrive does not matter.
 
     Args:
-        rule: a rule of the library, or a function from updates ``(m, n)`` to a direction.
+        rule: a rule of the library, or a function from updates ``(m, n)`` to a direction; None for `TrustedMGDA`.
+        attackers: number of hostile clients to withstand, or their share of all clients, below 0.5. The default rule
+            and the bound on lengths depend on it.
         lr: learning rate of the server; 1 applies the direction unscaled.
         momentum: at least 0 and below 1.
-        bound: treatment of the lengths of updates: see `combine_updates`.
+        bound: treatment of the lengths of updates: see `combine_updates`. The median is that of all known clients: the
+            lengths of the last 20 rounds count, too. So attackers that are most of one round's sample gain little.
         min_valid: with fewer valid replies the model stays unchanged; None for more than half of the clients asked.
         averaged: names of arrays that are averaged instead of aggregated, such as BatchNorm's running statistics (see
-            `buffer_names`); None for those whose names end in ``running_mean`` or ``running_var``. Their changes are
-            bounded like updates, unless ``bound`` is ``none``. Arrays of whole numbers become their median, and
-            infinite entries of the model stay unchanged.
+            `buffer_names`); None for those whose names end in ``running_mean`` or ``running_var``. Each entry moves by
+            the median of the clients' changes. Unless ``bound`` is ``none``, changes of an array that are longer than
+            the median are shortened first. Whole numbers become their median, and infinite entries stay unchanged.
     """
 
     def __init__(
         self,
-        rule: Rule,
+        rule: Rule | None = None,
         *,
+        attackers: float = 0.3,
         lr: float = 1.0,
         momentum: float = 0.0,
         bound: Bound = "clip",
         min_valid: int | None = None,
         averaged: Collection[str] | None = None,
     ) -> None:
+        self.attackers = as_attackers(attackers)
+        rule = TrustedMGDA(self.attackers) if rule is None else rule
         _check_rule(rule)
         if isinstance(averaged, str):
             raise ParameterError(f"averaged={averaged!r}: a list of names is needed, such as [{averaged!r}]")
@@ -105,6 +113,7 @@ class Server:
         if bound not in get_args(Bound):
             raise ParameterError(f"bound={bound!r}: use one of {', '.join(get_args(Bound))}")
         self._velocity: Tensor | None = None
+        self._lengths = Lengths(self.attackers)
         self._loaded = self._told = False
 
     def quorum(self, asked: int) -> int:
@@ -115,7 +124,9 @@ class Server:
         """
         return asked // 2 + 1 if self.min_valid is None else self.min_valid
 
-    def step(self, model: Arrays, replies: Mapping[int, object], *, asked: int | None = None) -> Round:
+    def step(
+        self, model: Arrays, replies: Mapping[int, object], *, asked: int | None = None, clients: int | None = None
+    ) -> Round:
         """Run one round. An invalid reply is dropped with a warning that names its node.
 
         Args:
@@ -123,6 +134,7 @@ class Server:
             replies: the reply of each node: its model after training, or anything else, such as an exception that says
                 why there is none.
             asked: number of clients that were asked to train, for the quorum; None for the number of replies.
+            clients: number of clients that could have been asked; None if all were.
         """
         names = self.parameters(model)
         self._check_velocity(sum(model[name].size for name in names))
@@ -143,18 +155,22 @@ class Server:
             warnings.warn(self._too_few(len(valid), asked), stacklevel=2)
             return _unmoved(model, dropped)
         updates = Updates(model, list(valid.values()), names)
-        found = self._combined(updates)
+        everyone = max(asked, clients or 0)
+        found = self._combined(
+            updates, lambda norms: self._lengths.limit(dict(zip(valid, norms, strict=True)), everyone)
+        )
         moved = None if found is None else self._moved(updates, found)
         if found is None or moved is None:
             return _unmoved(model, dropped)
         moved = {name: moved[name] if name in moved else np.array(array) for name, array in model.items()}
-        self._average(moved, valid, names)
+        self._settle(moved, valid, [name for name in model if name not in names])
         broken = fault(model, moved, averaged)
         if broken is not None:
             self._velocity = None  # it may be the cause, and would break all later rounds
             warnings.warn(f"the next model is rejected, since it would be broken: {broken}", stacklevel=2)
             return _unmoved(model, dropped)
         nodes, weighed = tuple(valid), found.weighed
+        self._lengths.remember(dict(zip(nodes, weighed.norms.tolist(), strict=True)))
         weights = torch.full_like(weighed.norms, torch.nan) if weighed.weights is None else weighed.weights
         return Round(
             moved,
@@ -196,16 +212,16 @@ class Server:
             raise InputError(f"the global model cannot be trained: {reason}")
         return names
 
-    def _combined(self, updates: Updates) -> Streamed | None:
+    def _combined(self, updates: Updates, limit: Limit) -> Streamed | None:
         """Return the rule's answer, or None if it has none for these updates, which the clients determine."""
         try:
-            return Streamed(updates, self.rule, self.bound)
+            return Streamed(updates, self.rule, self.bound, limit)
         except InfeasibleCapError as error:
             # As clients drop out, 1/m grows until no weights below the cap sum to 1.
             warnings.warn(f"the mean is used in this round: {error}", stacklevel=3)
-            return Streamed(updates, Mean(), self.bound)
+            return Streamed(updates, Mean(), self.bound, limit)
         except InputError as error:
-            milder = _with_fewer_attackers(updates, self.rule, self.bound, error)
+            milder = _with_fewer_attackers(updates, self.rule, self.bound, limit, error)
             if milder is not None:
                 return milder
             why = str(error)
@@ -235,30 +251,21 @@ class Server:
             yield part
             start += len(piece)
 
-    def _average(
-        self, model: dict[str, NDArray[np.generic]], valid: Mapping[int, Arrays], aggregated: list[str]
-    ) -> None:
-        """Average the arrays that are not aggregated; whole numbers (a count of batches) become their median."""
-        others = [name for name in model if name not in aggregated]
-        floats = [name for name in others if model[name].dtype.kind == "f" and model[name].size]
-        bound: Bound = "none" if self.bound == "none" else "clip"
-        # Arrays that may be variances under any name: one client must not make them negative.
-        positive = [name for name in floats if not np.less(model[name], 0).any()]
-        if floats:
-            updates = Updates(model, list(valid.values()), floats).dense()
-            _shift(model, floats, combine_updates(updates, Mean(), bound).direction)
-        for name in positive:
-            if np.less(model[name], 0).any():
-                middle = _middle(name, valid)
-                model[name] = np.where(np.less(model[name], 0) & np.greater_equal(middle, 0), middle, model[name])
-        for name in others:
-            if model[name].dtype.kind != "f":
-                model[name] = _middle(name, valid)
+    def _settle(self, model: dict[str, NDArray[np.generic]], valid: Mapping[int, Arrays], left: list[str]) -> None:
+        """Replace the arrays that are not aggregated by robust centres of the clients'."""
+        sent = list(valid.values())
+        for name in left:
+            arrays = [reply[name] for reply in sent]
+            if model[name].dtype.kind == "f":
+                model[name] = _center(model[name], arrays, bounded=self.bound != "none")
+            else:
+                model[name] = _middle(arrays)
 
     def begin(self) -> None:
-        """Start a new run: discard the momentum of the previous one, unless it was loaded since."""
+        """Start a new run: discard momentum and lengths of the previous one, unless they were loaded since."""
         if not self._loaded:
             self._velocity = None
+            self._lengths.clear()
 
     def _check_velocity(self, size: int) -> None:
         if self._velocity is not None and len(self._velocity) != size:
@@ -268,9 +275,10 @@ class Server:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint: the momentum and the rule's state."""
+        """Return the state for a checkpoint: the momentum, the lengths of earlier updates, and the rule's state."""
         rule = self.rule.state_dict() if isinstance(self.rule, Aggregator) else {}
-        return {"velocity": None if self._velocity is None else self._velocity.clone(), "rule": rule}
+        velocity = None if self._velocity is None else self._velocity.clone()
+        return {"velocity": velocity, "lengths": self._lengths.state_dict(), "rule": rule}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state.
@@ -278,15 +286,20 @@ class Server:
         Args:
             state: the result of `state_dict`.
         """
-        if set(state) != {"velocity", "rule"}:
-            raise InputError(f"a state of `Server.state_dict` has the keys velocity and rule; got {sorted(state)}")
+        if set(state) != {"velocity", "lengths", "rule"}:
+            raise InputError(
+                f"a state of `Server.state_dict` has the keys velocity, lengths and rule; got {sorted(state)}"
+            )
         velocity = state["velocity"]
         if velocity is not None and not (
             isinstance(velocity, Tensor) and velocity.dim() == 1 and bool(torch.isfinite(velocity).all())
         ):
             raise InputError("the state's velocity is neither None nor a vector of finite numbers")
+        lengths = Lengths(self.attackers)
+        lengths.load_state_dict(state["lengths"])
         if isinstance(self.rule, Aggregator):
             self.rule.load_state_dict(state["rule"])
+        self._lengths = lengths
         self._velocity = None if velocity is None else velocity.detach().cpu().double().clone()
         self._loaded = True
 
@@ -309,7 +322,7 @@ def buffer_names(module: nn.Module) -> frozenset[str]:
     return frozenset(buffers & set(module.state_dict()))
 
 
-def _with_fewer_attackers(updates: Updates, rule: Rule, bound: Bound, why: InputError) -> Streamed | None:
+def _with_fewer_attackers(updates: Updates, rule: Rule, bound: Bound, limit: Limit, why: InputError) -> Streamed | None:
     """Apply a rule such as Krum with the most ``attackers`` that it accepts for this many updates; None if none fits.
 
     Without this, clients that fail could end the training: Krum for three attackers needs nine updates, and two of ten
@@ -322,7 +335,7 @@ def _with_fewer_attackers(updates: Updates, rule: Rule, bound: Bound, why: Input
         milder: Any = copy.copy(rule)
         milder.attackers = attackers
         try:
-            found = Streamed(updates, milder, bound)
+            found = Streamed(updates, milder, bound, limit)
         except ParameterError:
             continue
         warnings.warn(f"attackers={attackers} in this round, for {len(updates)} valid replies: {why}", stacklevel=4)
@@ -340,20 +353,26 @@ def _unmoved(model: Arrays, dropped: list[Dropped]) -> Round:
     return Round(kept, False, (), (), (), float("nan"), (), tuple(dropped))
 
 
-def _shift(model: dict[str, NDArray[np.generic]], names: list[str], by: Tensor) -> None:
-    """Subtract a row from the model's arrays, in their own precision."""
-    start = 0
-    for name in names:
-        array = model[name]
-        part = by[start : start + array.size].reshape(array.shape).numpy()
-        with np.errstate(over="ignore"):  # the whole step is validated later
-            model[name] = np.asarray(array.astype(np.float64) - part).astype(array.dtype)
-        start += array.size
+def _center(array: NDArray[np.generic], sent: list[NDArray[np.generic]], bounded: bool) -> NDArray[np.generic]:
+    """Return an array moved by the median of each entry's changes. Changes longer than the median are shortened first.
+
+    Infinite entries stay as they are. What no client makes negative, such as a variance, does not become negative.
+    """
+    before = array.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        changes = np.stack([np.subtract(other, before, dtype=np.float64) for other in sent])
+    changes[np.isnan(changes)] = 0.0
+    if bounded:
+        lengths = np.linalg.norm(changes.reshape(len(sent), -1), axis=1)
+        longer = lengths > np.median(lengths)
+        changes[longer] *= (np.median(lengths) / lengths[longer]).reshape(-1, *[1] * array.ndim)
+    with np.errstate(over="ignore"):  # the whole step is validated later
+        return np.asarray(before + np.median(changes, axis=0)).astype(array.dtype)
 
 
-def _middle(name: str, replies: Mapping[int, Arrays]) -> NDArray[np.generic]:
-    """Return the median of each entry over the replies; the lower of two."""
-    ordered = np.sort(np.stack([reply[name] for reply in replies.values()]), axis=0)
+def _middle(sent: list[NDArray[np.generic]]) -> NDArray[np.generic]:
+    """Return the median of each entry; the lower of two."""
+    ordered = np.sort(np.stack(sent), axis=0)
     return np.asarray(ordered[(len(ordered) - 1) // 2])
 
 

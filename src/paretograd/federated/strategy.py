@@ -45,7 +45,9 @@ class FedPareto(FedAvg):
     is the last round itself, with the reasons why replies were dropped.
 
     Args:
-        rule: a rule of the library, or a function from updates ``(m, n)`` to a direction, such as `Krum`.
+        rule: a rule of the library, or a function from updates ``(m, n)`` to a direction, such as `Krum`; None for
+            `TrustedMGDA`, which withstands the most attacks in our tests.
+        attackers: number of hostile clients to withstand, or their share of all clients, below 0.5.
         lr: learning rate of the server; 1 applies the direction unscaled.
         momentum: momentum of the server, at least 0 and below 1, as in FedOpt.
         bound: treatment of the lengths of updates: see `combine_updates`.
@@ -55,8 +57,8 @@ class FedPareto(FedAvg):
         patience: how long a round waits for the last nodes. Once more than half of the nodes have replied, after t
             seconds, the others have ``patience`` times t more, and at least 30 seconds. Infinite to wait for all until
             the ``timeout`` of `start`, as Flower does.
-        averaged: names of arrays that are averaged instead of aggregated; `buffer_names` finds them. None for those
-            whose names end in ``running_mean`` or ``running_var``.
+        averaged: names of arrays that are not aggregated but moved by the median of the clients' changes;
+            `buffer_names` finds them. None for those whose names end in ``running_mean`` or ``running_var``.
         train_metrics_aggr_fn: as for FedAvg; None for each metric's mean and median over clients.
         evaluate_metrics_aggr_fn: the same for evaluation.
         fedavg: further parameters of FedAvg, such as ``fraction_train`` and ``min_available_nodes``.
@@ -68,8 +70,9 @@ class FedPareto(FedAvg):
 
     def __init__(
         self,
-        rule: Rule,
+        rule: Rule | None = None,
         *,
+        attackers: float = 0.3,
         lr: float = 1.0,
         momentum: float = 0.0,
         bound: Bound = "clip",
@@ -85,13 +88,22 @@ class FedPareto(FedAvg):
             evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or _average,
             **fedavg,
         )
-        self.server = Server(rule, lr=lr, momentum=momentum, bound=bound, min_valid=min_valid, averaged=averaged)
+        self.server = Server(
+            rule,
+            attackers=attackers,
+            lr=lr,
+            momentum=momentum,
+            bound=bound,
+            min_valid=min_valid,
+            averaged=averaged,
+        )
         self.patience = as_number(patience, "patience")
         if self.patience < 0.0:
             raise ParameterError(f"patience={patience!r}: it must be at least 0")
         self.last: Round | None = None
         self._model: dict[str, NDArray[np.generic]] | None = None
         self._asked: dict[str, list[Metadata]] = {}
+        self._clients = 0
         self._minimums = self.min_train_nodes, self.min_evaluate_nodes, self.min_available_nodes
 
     def summary(self) -> None:
@@ -99,7 +111,7 @@ class FedPareto(FedAvg):
         server = self.server
         _LOG.info("\t├──> Aggregation:")
         _LOG.info("\t│\t├── Rule: %s", getattr(server.rule, "label", type(server.rule).__name__))
-        _LOG.info("\t│\t├── Lengths of updates: %s", server.bound)
+        _LOG.info("\t│\t├── Lengths of updates: %s | attackers: %g", server.bound, server.attackers)
         _LOG.info("\t│\t├── Server: learning rate %g | momentum %g", server.lr, server.momentum)
         _LOG.info("\t│\t├── Least valid replies: %s", server.min_valid or "more than half")
         _LOG.info("\t│\t└── Patience with the last nodes: %g", self.patience)
@@ -120,7 +132,9 @@ class FedPareto(FedAvg):
         self.server.parameters(model)  # raises if the model or `averaged` is invalid
         self._model = model
         self._settle(server_round, grid)
-        return self._asking("training", super().configure_train(server_round, arrays, config, grid))
+        messages = self._asking("training", super().configure_train(server_round, arrays, config, grid))
+        self._clients = len(list(grid.get_node_ids()))  # FedAvg has waited for enough of them
+        return messages
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -145,6 +159,7 @@ class FedPareto(FedAvg):
                 self._model,
                 {node: read_arrays(content, sizes) for node, content in contents.items()},
                 asked=max(len(contents), self._minimums[0]),
+                clients=self._clients,
             )
         # Python shows the same warning only once; the log should have it in every round.
         for warning in caught:
