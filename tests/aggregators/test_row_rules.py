@@ -233,6 +233,36 @@ def test_another_model_is_refused() -> None:
             rule(torch.ones(3, 6))
 
 
+def test_gradnorm_has_weights_for_each_part_of_a_step() -> None:
+    """The Gramians of a batch, such as those of parameter groups, are one step, and each has its own weights."""
+    J, f = torch.from_numpy(np.stack(jacobians()[:4])), losses()
+    together, apart = pg.GradNorm(), [pg.GradNorm(), pg.GradNorm()]
+    for step in range(4):
+        pair = J[[step, 3 - step]]
+        for rule in (together, *apart):
+            rule.observe(f[step])
+        wanted = torch.stack([rule.weights(G) for rule, G in zip(apart, pg.gramian(pair), strict=True)])
+        torch.testing.assert_close(together.weights(pg.gramian(pair)), wanted, rtol=1e-12, atol=0.0)
+    assert not torch.allclose(wanted[0], wanted[1])
+
+
+def test_gradnorm_counts_no_step_that_fails() -> None:
+    rule = pg.GradNorm()
+    G = torch.eye(3, dtype=torch.float64)
+    rule.observe([1.0, 2.0, 3.0])
+    rule.weights(G)
+    before = rule.state_dict()
+    rule.observe([2.0, 1.0, 3.0])
+    with pytest.raises(pg.NonFiniteGradientError):
+        rule.weights(torch.stack([G, G * torch.nan]))
+    rule.observe([1.0, 2.0])
+    with pytest.raises(pg.ParameterError, match=r"numbers for m=3 objectives .* use a new rule"):
+        rule.weights(torch.eye(2))
+    assert rule.state_dict() == before
+    with pytest.raises(pg.ParameterError, match="loads what its state_dict returned"):
+        rule.load_state_dict({"weights": [1.0]})
+
+
 def test_graddrop_keeps_what_all_agree_on_and_leaks() -> None:
     J = torch.tensor([[1.0, -2.0, 3.0], [2.0, -1.0, -3.0]], dtype=torch.float64)
     for seed in range(20):

@@ -24,6 +24,11 @@ class Memory(Generic[Value]):
         self._new: dict[int, Value] | None = None  # of the step in progress, if any
         self._part = 0
 
+    @property
+    def in_step(self) -> bool:
+        """True inside a step."""
+        return self._new is not None
+
     @contextmanager
     def step(self) -> Iterator[None]:
         """Join all calls inside into one step."""
