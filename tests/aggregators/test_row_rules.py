@@ -199,6 +199,18 @@ def test_extreme_scales_and_zeros(name: str, scale: float) -> None:
         assert np.isfinite(take(rule, J, f)).all()
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("make", [pg.ExcessMTL, lambda: pg.MConFIG(eps=0.0)], ids=["excess-mtl", "m-config"])
+def test_squares_may_leave_the_range_of_float32(make: Callable[[], pg.Aggregator], scale: float) -> None:
+    """Averages of squares are stored as their roots, so these rules keep their degree wherever gradients have one."""
+    rule, scaled = make(), make()
+    assert rule.guarantee.degree is not None
+    for J in jacobians():
+        rows = torch.from_numpy(J)
+        found = scaled((scale * rows).float()).double() / scale**rule.guarantee.degree
+        torch.testing.assert_close(found, rule(rows), rtol=1e-4, atol=1e-5)
+
+
 @cases
 def test_bad_input_changes_nothing(name: str) -> None:
     make, _ = REFERENCES[name]

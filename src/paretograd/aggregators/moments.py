@@ -165,10 +165,10 @@ class ExcessMTL(_Averaging):
 
     def _combine(self, rows: RowSource) -> Found:
         scaled = {}
-        for key, squares in zip(rows.keys, self._memory.tensors(rows), strict=True):
+        for key, roots in zip(rows.keys, self._memory.tensors(rows), strict=True):
             block = rows.block(key)
-            squares.addcmul_(block, block)
-            scaled[id(key)] = torch.where(squares > 0.0, block * squares.rsqrt(), 0.0)
+            torch.hypot(roots, block, out=roots)  # of S, whose own range is too large for float32
+            scaled[id(key)] = torch.where(roots > 0.0, block / roots, 0.0)
         excess = rows.products(vectors_of(scaled, rows.m))[: rows.m, rows.m :].diagonal()
         if self._first is None:
             self._first = excess.copy()
@@ -277,7 +277,7 @@ class MConFIG(_Averaging):
             raise ParameterError(f"betas={betas!r}: give two numbers, for gradients and for squares")
         self.betas, self.eps = (_share(betas[0], "betas[0]"), _share(betas[1], "betas[1]")), as_rate(eps, "eps")
         self._counts: list[int] = []
-        self._memory = RowMemory(extra=2)  # the last momentum, and the average of squares
+        self._memory = RowMemory(extra=2)  # the last momentum, and the root of v
         self._config = ConFIG()
 
     @property
@@ -303,10 +303,11 @@ class MConFIG(_Averaging):
         weights = self._config._outcome(G, rows.eps).weights * factors
         found = {}
         for key, tensor in held.items():
-            u, last, squares = weighted(tensor[:m], weights), tensor[m], tensor[m + 1]
+            u, last, root = weighted(tensor[:m], weights), tensor[m], tensor[m + 1]  # of v: squares may overflow
             momentum = (1.0 - first**t) * u
-            squares.mul_(second).add_(((momentum - first * last) / (1.0 - first)).square_(), alpha=1.0 - second)
+            gradient = (momentum - first * last) / (1.0 - first)
+            torch.hypot(second**0.5 * root, (1.0 - second) ** 0.5 * gradient, out=root)
             last.copy_(momentum)
-            size = (squares / (1.0 - second**t)).sqrt_() + self.eps
+            size = root / (1.0 - second**t) ** 0.5 + self.eps
             found[key] = torch.where(size > 0.0, u / size, 0.0)
         return Found(None, found)
