@@ -29,7 +29,7 @@ def nearest_to_their_neighbours(unit: UnitGramian, neighbours: int, count: int) 
     chosen = np.empty(count, dtype=np.intp)
     for place in range(count):
         least = scores.argmin()
-        chosen[place] = k = int((scores - scores[least] <= errors + errors[least]).argmax())
+        chosen[place] = k = int((scores - errors <= scores[least] + errors[least]).argmax())
         scores[k] = np.inf
     return chosen
 
@@ -47,4 +47,7 @@ def _scores(unit: UnitGramian, neighbours: int) -> tuple[Array, Array]:
     apart.sort(axis=1)
     scores = np.add.reduce(apart[:, :neighbours], axis=1)
     # |g_i|^2 <= 2 |g_k|^2 + 2 |g_k - g_i|^2 bounds the squares of which the distances are differences.
-    return scores, _UNITS * max(unit.eps, 2e-16) * (3.0 * neighbours * squares + 2.0 * scores)
+    rounding = _UNITS * max(unit.eps, 2e-16)
+    errors = (3.0 * neighbours * rounding) * squares
+    errors += (2.0 * rounding) * scores
+    return scores, errors

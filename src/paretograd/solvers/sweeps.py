@@ -83,23 +83,26 @@ def sweep_to_targets(C: Array, targets: Array, orders: NDArray[np.intp], resolut
         the coefficients of the treated gradients, one row each, and the cosines met, NaN where there is none.
     """
     m = len(C)
-    A, X, squares = np.eye(m), C.copy(), np.ones(m)
-    met, rows = np.full((m, m), np.nan), np.arange(m)
-    for i in orders.T:
-        x, length = X[rows, i], np.sqrt(squares)
-        meets = (squares > 0.0) & (i != rows)
-        cosine = np.clip(np.divide(x, length, out=np.zeros(m), where=meets), -1.0, 1.0)
-        met[rows[meets], i[meets]] = cosine[meets]
+    A, X, squares, rows = np.eye(m), C.copy(), np.ones(m), np.arange(m)
+    others = orders[orders != rows[:, None]].reshape(m, max(m - 1, 0))  # no gradient meets itself
+    places = (rows[:, None], others)
+    wanted = targets[places]
+    factors = wanted / np.sqrt(np.maximum(1.0 - wanted * wanted, resolution**2))
+    cosines = np.empty(others.shape)
+    for step, i in enumerate(others.T):
+        x, length, factor = X[rows, i], np.sqrt(squares), factors[:, step]
+        cosine = np.divide(x, length, out=np.full(m, np.nan), where=squares > 0.0)
+        cosines[:, step] = cosine = np.minimum(np.maximum(cosine, -1.0), 1.0)
         rest = np.sqrt(np.maximum(squares - x * x, 0.0))
         rest[rest <= resolution * A.sum(axis=1)] = 0.0
-        target = targets[rows, i]
-        factor = target / np.sqrt(np.maximum(1.0 - target * target, resolution**2))
-        turned = meets & (cosine < target)
+        turned = cosine < wanted[:, step]
         lift = np.where(turned, np.maximum(factor * rest - x, 0.0), 0.0)
         A[rows, i] += lift
         X += lift[:, None] * C[i]
         squares = np.where(turned, rest * rest * (1.0 + factor * factor), squares)
         X[squares == 0.0] = 0.0
+    met = np.full((m, m), np.nan)
+    met[places] = cosines
     return A, met
 
 
