@@ -53,6 +53,31 @@ def test_without_a_share_it_is_a_projection_of_any_average() -> None:
         assert torch.allclose(rule(J), projected * (J[0].norm() / projected.norm()), rtol=1e-9, atol=1e-12)
 
 
+def test_every_other_objective_may_have_a_share_of_its_own() -> None:
+    for seed in range(10):
+        J = gaussian(4, 6, seed)
+        J[1:] -= 0.5 * J[0]  # conflicts
+        shares = [0.3, 0.0, 0.1 * seed]
+        wanted = ref.pcd(J.numpy(), shares)
+        for given in (shares, torch.tensor(shares, dtype=torch.float64)):
+            found = pg.PCD(given)(J).numpy()
+            assert np.linalg.norm(found - wanted) <= 1e-9 * np.linalg.norm(wanted)
+        J[1] = 0.0  # its share does not matter
+        assert torch.allclose(pg.PCD(shares)(J), pg.PCD(shares[1:])(J[[0, 2, 3]]))
+    assert torch.equal(pg.PCD([0.2] * 3)(J), pg.PCD(0.2)(J))
+    assert pg.PCD([0.0, 0.0]).guarantee == pg.PCD(0.0).guarantee
+    assert pg.PCD([0.0, 0.1]).guarantee == pg.PCD(0.1).guarantee
+    assert repr(pg.get("pcd(tau=[0, 0.1])")) == "PCD(tau=[0.0, 0.1])"
+
+
+def test_a_wrong_number_of_shares_is_refused() -> None:
+    rule = pg.PCD([0.1, 0.2])
+    with pytest.raises(pg.ParameterError, match=r"tau has 2 numbers, but 3 of the m = 4 objectives"):
+        rule(gaussian(4, 6, 0))
+    assert rule.state_dict() == {"averages": {}}
+    rule(gaussian(3, 6, 0))
+
+
 def test_the_first_objective_may_increase() -> None:
     """Opposite gradients: any progress of the second objective undoes the first, and the length makes up for it."""
     J = torch.tensor([[2.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
@@ -137,7 +162,20 @@ def test_wrong_states_are_refused() -> None:
     assert rule.state_dict() == state
 
 
-@pytest.mark.parametrize("given", [{"tau": -0.1}, {"tau": 1.1}, {"beta": 1.0}, {"beta": -0.1}, {"tau": math.nan}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tau": [0.1, 1.1]},
+        {"tau": []},
+        {"tau": ["a"]},
+        {"tau": "0.1"},
+        {"tau": -0.1},
+        {"tau": 1.1},
+        {"beta": 1.0},
+        {"beta": -0.1},
+        {"tau": math.nan},
+    ],
+)
 def test_wrong_parameters(given: dict[str, float]) -> None:
     with pytest.raises(pg.ParameterError, match=f"{next(iter(given))}="):
         pg.PCD(**given)

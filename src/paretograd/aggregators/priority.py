@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from paretograd.aggregators.base import Description, GramianAggregator
 from paretograd.aggregators.memory import Memory, check_count, check_keys
@@ -31,12 +32,13 @@ class PCD(GramianAggregator):
     r"""Priority-constrained descent: the first objective's gradient, changed as little as the others need to progress.
 
     $$ \tilde d = \arg\min_d \tfrac12 \|d - \tilde g_1\|^2 \;\text{ subject to }\;
-       \langle d, \tilde g_k \rangle \ge \tau \|\tilde g_k\|^2 \;\text{ for } k \ge 2, \qquad
+       \langle d, \tilde g_k \rangle \ge \tau_k \|\tilde g_k\|^2 \;\text{ for } k \ge 2, \qquad
        d = \frac{\|g_1\|}{\|\tilde d\|}\, \tilde d, \qquad \tilde g_k = g_k / \sqrt{\hat v_k} $$
 
-    Here $\hat v_k$ is the moving average of $\|g_k\|^2$, corrected for its start as in Adam. So tau is the share of the
-    progress that a step along its own normalized gradient would give to an objective. If the constraints exclude each
-    other, $d = g_1$ and the status is ``INFEASIBLE``; if $g_1 = 0$, d is zero.
+    Here $\hat v_k$ is the moving average of $\|g_k\|^2$, corrected for its start as in Adam. So $\tau_k$ is the share
+    of the progress that a step along its own normalized gradient would give to an objective. The paper has one tau for
+    all; the authors' code and TorchJD also take several. If the constraints exclude each other, $d = g_1$ and the
+    status is ``INFEASIBLE``; if $g_1 = 0$, d is zero.
 
     The paper adds 1e-8 to $\hat v_k$, which would make the direction depend on the unit of a loss. It is left out here.
     With ``tau=0`` the averages do not matter, and $\tilde d$ is the projection of $g_1$ onto the dual cone: d is then
@@ -46,7 +48,7 @@ class PCD(GramianAggregator):
     of a batch and each parameter group has averages of its own. `state_dict` saves them.
 
     Args:
-        tau: the share of progress of every objective but the first, from 0 to 1.
+        tau: the share of progress of every objective but the first, from 0 to 1: one number, or one for each of them.
         beta: decay of the averages, at least 0 and below 1.
     """
 
@@ -59,12 +61,10 @@ class PCD(GramianAggregator):
         when="One objective is the goal, and the others are side conditions that must not stall.",
     )
 
-    def __init__(self, tau: float = 0.02, beta: float = 0.999) -> None:
-        if not 0.0 <= as_number(tau, "tau") <= 1.0:
-            raise ParameterError(f"tau={tau:g}: the share of progress is between 0 and 1")
+    def __init__(self, tau: float | Sequence[float] | Tensor | Array = 0.02, beta: float = 0.999) -> None:
         if not 0.0 <= as_number(beta, "beta") < 1.0:
             raise ParameterError(f"beta={beta:g}: the decay of the averages is at least 0 and below 1")
-        self.tau, self.beta = tau, beta
+        self.tau, self.beta = _shares(tau), beta
         self._memory: Memory[Average] = Memory()
 
     @property
@@ -76,7 +76,7 @@ class PCD(GramianAggregator):
         \ge \gamma$, and gradients that are scaled from the first step on change only that length. If gamma > 0, the
         constraints have interior points, and the projection onto them is continuous and not zero.
         """
-        if self.tau == 0.0:
+        if not np.any(self.tau):
             return Guarantee(
                 "thm:PS-fd",
                 non_conflicting=True,
@@ -126,6 +126,17 @@ class PCD(GramianAggregator):
             self._memory.keep(averages[0])
             return outcome
 
+    def _taus(self, m: int) -> Array:
+        """Return the share of each objective, shape ``(m,)``; that of the first does not matter."""
+        if isinstance(self.tau, list) and len(self.tau) != m - 1:
+            raise ParameterError(
+                f"tau has {len(self.tau)} numbers, but {m - 1} of the m = {m} objectives have a share; give one for "
+                "each objective but the first, or one for all"
+            )
+        taus = np.zeros(m)
+        taus[1:] = self.tau
+        return taus
+
     def _averaged(self, unit: UnitGramian) -> Average:
         """Return the averages after this step."""
         squares, before = unit.expand(unit.norms**2), self._memory.recall()
@@ -136,13 +147,14 @@ class PCD(GramianAggregator):
         return Average(before.steps + 1, after.tolist())
 
     def _direction(self, unit: UnitGramian, average: Average, least: bool) -> Outcome:
+        taus = unit.restrict(self._taus(unit.m))[1:]
         if not len(unit.norms) or (unit.live is not None and unit.live[0] != 0):
             return Outcome(np.zeros(unit.m), Status.STATIONARY)
         means = unit.restrict(np.array(average.squares)) / (1.0 - self.beta**average.steps)
         lengths = unit.norms / np.sqrt(means)  # of the normalized gradients
         others = UnitGramian(unit.C[1:, 1:], lengths[1:], None, len(lengths) - 1, unit.eps)
-        slopes = lengths[1:] * (unit.C[0, 1:] * lengths[0] - self.tau * lengths[1:])
-        found = lift_slopes(others, slopes, bounded=self.tau == 0.0, least=least)
+        slopes = lengths[1:] * (unit.C[0, 1:] * lengths[0] - taus * lengths[1:])
+        found = lift_slopes(others, slopes, bounded=not taus.any(), least=least)
         if found.residual == math.inf:
             weights = np.zeros(unit.m)
             weights[0] = 1.0
@@ -166,6 +178,22 @@ class PCD(GramianAggregator):
         """Restore what `state_dict` returned. Raise for the state of another rule, and change nothing."""
         check_keys(self.label, state, {"averages"})
         self._memory.load({part: _average(found) for part, found in state["averages"].items()})
+
+
+def _shares(tau: float | Sequence[float] | Tensor | Array) -> float | list[float]:
+    """Validate one share, or several."""
+    given = tau.tolist() if isinstance(tau, (Tensor, np.ndarray)) else tau
+    if not isinstance(given, (list, tuple)):
+        share = as_number(given, "tau")
+        if not 0.0 <= share <= 1.0:
+            raise ParameterError(f"tau={share:g}: the share of progress is between 0 and 1")
+        return share
+    shares = [as_number(share, "tau") for share in given]
+    if not shares or not all(0.0 <= share <= 1.0 for share in shares):
+        raise ParameterError(
+            f"tau={shares}: shares of progress are between 0 and 1, one for each objective but the first"
+        )
+    return shares
 
 
 def _average(found: Mapping[str, Any]) -> Average:

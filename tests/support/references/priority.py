@@ -16,12 +16,12 @@ from .qp import Array
 _FEW = 7
 
 
-def pcd(J: Array, tau: float, averages: Array | None = None) -> Array:
+def pcd(J: Array, tau: float | list[float], averages: Array | None = None) -> Array:
     """The direction, of the length of the first gradient.
 
     Args:
         J: one gradient per row, the primary one first.
-        tau: the share of progress.
+        tau: the share of progress, or one for each gradient but the first.
         averages: of the squared norms; those of J by default.
     """
     rows = lift(J)
@@ -31,8 +31,10 @@ def pcd(J: Array, tau: float, averages: Array | None = None) -> Array:
     if G[0, 0] == 0:
         return np.zeros(J.shape[1])
     others = [k for k in range(1, len(J)) if G[k, k] > 0]
-    needed = times(int(lift(tau)), np.diag(G))
-    for A in _sets(J, rows, others, tau):
+    shares = np.zeros(len(J))
+    shares[1:] = tau
+    needed = times(lift(shares), np.diag(G))
+    for A in _sets(J, rows, others, shares[others]):
         multipliers = solve(G[np.ix_(A, A)], (needed - G[0])[A])
         if multipliers is None or (multipliers < 0).any():
             continue
@@ -48,14 +50,14 @@ def pcd(J: Array, tau: float, averages: Array | None = None) -> Array:
     return J[0].copy()  # some set would satisfy the conditions if there were a feasible direction
 
 
-def _sets(J: Array, rows: Fixed, others: list[int], tau: float) -> Iterator[list[int]]:
+def _sets(J: Array, rows: Fixed, others: list[int], shares: Array) -> Iterator[list[int]]:
     if len(others) <= _FEW:
         for size in range(len(others) + 1):
             yield from (list(A) for A in combinations(others, size))
         return
     floats = np.array([answer(row) for row in rows])
     A = floats[others]
-    b = tau * (A**2).sum(axis=1) - A @ floats[0]
+    b = shares * (A**2).sum(axis=1) - A @ floats[0]
     # Least-distance programming (Lawson and Hanson): the residual of this problem gives the step from g_1.
     u, _ = nnls(np.vstack([A.T, b]), np.append(np.zeros(A.shape[1]), 1.0), maxiter=100 * len(A))
     yield [others[k] for k in np.flatnonzero(u > 1e-12 * u.max(initial=0.0))]
