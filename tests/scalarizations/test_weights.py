@@ -324,6 +324,18 @@ def test_wrong_names() -> None:
         pg.scalarizer("stc")
     with pytest.raises(pg.ParameterError, match=r"p-norm: .*See help"):
         pg.scalarizer("p-norm", q=3)
+    assert repr(pg.scalarizer("STCH(mu=0.1, weights=[1, 2])")) == "STCH(mu=0.1, weights=[1.0, 2.0])"
+    assert repr(pg.scalarizer("p-norm(3)")) == "PNorm(p=3.0)"
+    for text, words in (
+        ("stch(0.1)*", "no starred variant"),
+        ("stch(nu=1)", "unexpected keyword argument 'nu'"),
+        ("gls(1)", "takes 1 positional argument"),
+        ("stch(mu=0.1", "is not a rule"),
+    ):
+        with pytest.raises(pg.ParameterError, match=words):
+            pg.scalarizer(text)
+    with pytest.raises(pg.ParameterError, match="multiple values for keyword argument 'mu'"):
+        pg.scalarizer("stch(mu=0.1)", mu=1.0)
     with pytest.raises(pg.UnknownNameError):
         pg.get("stch")
 

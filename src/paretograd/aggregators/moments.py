@@ -272,8 +272,8 @@ class MConFIG(_Averaging):
     )
     _saved = ("counts",)
 
-    def __init__(self, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
-        if len(betas) != 2:
+    def __init__(self, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        if not isinstance(betas, (list, tuple)) or len(betas) != 2:
             raise ParameterError(f"betas={betas!r}: give two numbers, for gradients and for squares")
         self.betas, self.eps = (_share(betas[0], "betas[0]"), _share(betas[1], "betas[1]")), as_rate(eps, "eps")
         self._counts: list[int] = []

@@ -173,7 +173,10 @@ def maker_of(plain: str) -> Callable[..., Aggregator]:
     if maker is None:
         near = difflib.get_close_matches(plain, [*REGISTRY, *FURTHER, *WRAPPERS, *SCHEDULES], n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise UnknownNameError(f"no aggregator is called {plain!r}.{hint} Known names: {', '.join(_KNOWN)}")
+        raise UnknownNameError(
+            f"no aggregator is called {plain!r}.{hint} Known names: {', '.join(_KNOWN)}. Rules that see only the "
+            "losses are in paretograd.scalarizer_names()"
+        )
     return maker
 
 
@@ -191,6 +194,9 @@ def _misfit(plain: str, error: TypeError) -> ParameterError:
     if spelled(plain) in SCHEDULES:
         taken = ", ".join(signature(maker).parameters)
         return ParameterError(f"{plain}: {error}. It takes {taken}: write mas-rand, mas-rand(seed=3) or mas-rr(1000)")
+    if spelled(plain) in WRAPPERS:
+        taken = ", ".join(["RULE", *list(signature(maker).parameters)[1:]])
+        return ParameterError(f"{plain}: {error}. It takes {taken}, such as {spelled(plain)}(upgrad)")
     return ParameterError(f"{plain}: {error}. See help(paretograd.{maker.__name__})")
 
 

@@ -6,6 +6,7 @@ import difflib
 import re
 from typing import Any
 
+from paretograd.aggregators.registry import Written, read_rule
 from paretograd.errors import ParameterError, UnknownNameError
 from paretograd.scalarizations.base import Weighting
 from paretograd.scalarizations.famo import FAMO
@@ -46,21 +47,26 @@ def scalarizer_names() -> list[str]:
 
 
 def scalarizer(name: str, **parameters: Any) -> Weighting:
-    """Return a rule that sees the losses by name: ``scalarizer("stch", mu=0.1)``.
+    """Return a rule that sees the losses by name: ``scalarizer("stch", mu=0.1)`` or ``scalarizer("stch(mu=0.1)")``.
 
     Args:
-        name: one of `scalarizer_names`. Case, hyphens, underscores and spaces are ignored.
+        name: one of `scalarizer_names`. Parameters may follow in parentheses. Case, hyphens, underscores and spaces are
+            ignored.
         **parameters: passed to the class.
     """
-    cls = _SPELLINGS.get(_folded(str(name)))
+    plain, opened, _ = str(name).partition("(")
+    cls = _SPELLINGS.get(_folded(plain))
     if cls is None:
-        near = difflib.get_close_matches(str(name), SCALARIZERS, n=1)
+        near = difflib.get_close_matches(plain, SCALARIZERS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UnknownNameError(
             f"no scalarization is called {name!r}.{hint} Known names: {', '.join(SCALARIZERS)}. Rules that need "
             "gradients are in paretograd.names()"
         )
+    written = read_rule(str(name)) if opened else Written(cls.name)
+    if written.starred:
+        raise ParameterError(f"{name!r}: a rule that sees the losses has no starred variant; leave out the star")
     try:
-        return cls(**parameters)
+        return cls(*written.values, **dict(written.keywords), **parameters)
     except TypeError as error:
         raise ParameterError(f"{cls.name}: {error}. See help(paretograd.{cls.__name__})") from None

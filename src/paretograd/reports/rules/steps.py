@@ -57,7 +57,7 @@ def make_rule(text: str, m: int) -> Rule:
     if cls is None:
         return get(text)
     size = {"m": m} if "m" in signature(cls).parameters else {}
-    return scalarizer(written.name, **size, **dict(written.keywords)).double()
+    return scalarizer(text, **size).double()
 
 
 def direction(rule: Rule, steps: Sequence[Step]) -> Tensor:
