@@ -36,16 +36,18 @@ def nearest_to_their_neighbours(unit: UnitGramian, neighbours: int, count: int) 
 
 def _scores(unit: UnitGramian, neighbours: int) -> tuple[Array, Array]:
     """Return the sums of squared distances to the nearest neighbours, and bounds of their rounding errors."""
-    norms, C = unit.expand(unit.norms), unit.expand(unit.expand(unit.C).T)
+    norms, C = unit.norms, unit.C
+    if unit.live is not None:
+        norms, C = unit.expand(norms), unit.expand(unit.expand(C).T)
     norms = norms * (_LONGEST / (norms[norms.argmax()] or 1.0))
     squares = norms * norms
-    apart = squares + squares[:, None]
-    products = C * (2.0 * norms)
-    products *= norms[:, None]
-    apart -= products
-    apart.ravel()[:: unit.m + 1] = np.inf  # no gradient is its own neighbour
+    apart = C * norms
+    apart *= (-2.0 * norms)[:, None]
+    apart += squares
+    apart += squares[:, None]
     apart.sort(axis=1)
-    scores = np.add.reduce(apart[:, :neighbours], axis=1)
+    # The first is the distance from itself, which is zero.
+    scores = np.add.reduce(apart[:, : neighbours + 1], axis=1)
     # |g_i|^2 <= 2 |g_k|^2 + 2 |g_k - g_i|^2 bounds the squares of which the distances are differences.
     rounding = _UNITS * max(unit.eps, 2e-16)
     errors = (3.0 * neighbours * rounding) * squares
