@@ -13,7 +13,7 @@ from torchjd.autojac import backward, jac_to_grad, mtl_backward
 
 import paretograd as pg
 from paretograd.federated import CoordinateMedian
-from paretograd.torchjd import TorchJDRule, from_torchjd, to_torchjd, to_weighting
+from paretograd.torchjd import TorchJDRowRule, TorchJDRule, from_torchjd, to_torchjd, to_weighting
 
 J = torch.tensor([[3.0, 0.0, 1.0], [-1.0, 1.0, 0.0]], dtype=torch.float64)
 G = J @ J.T
@@ -76,7 +76,7 @@ def test_same_direction_and_certificate(name: str) -> None:
     assert (rule(rows) - expected).norm() <= 1e-6 * expected.norm()  # the root that NashMTL gets rounds otherwise
     assert rule.guarantee == pg.Guarantee(degree=None, equivariant=False, note=rule.guarantee.note)
     assert isinstance(rule, TorchJDRule)
-    assert ("rows" in rule.needs) == (name in OF_ROWS)
+    assert ("rows" in rule.needs) == isinstance(rule, TorchJDRowRule) == (name in OF_ROWS)
 
 
 @pytest.mark.parametrize("name", OF_GRAMIANS)
@@ -106,14 +106,34 @@ def test_starred_and_mixed(name: str) -> None:
 def test_rules_of_rows_say_so(name: str) -> None:
     rule = from_torchjd(AGGREGATORS[name]())
     for call in (lambda: rule.weights(G), lambda: rule.solve(G)):
-        with pytest.raises(pg.ParameterError, match=r"reads the rows of the Jacobian.*Call it as rule\(J\)"):
+        with pytest.raises(pg.ParameterError, match=r"reads the rows of the Jacobian.*Call rule\(J\)"):
             call()
     with pytest.raises(pg.ParameterError, match="needs more than the Gramian"):
         to_weighting(rule)
     weight = torch.zeros(3, requires_grad=True)
-    with pytest.raises(pg.ParameterError, match="reads the rows"):
-        pg.backward([(row.float() * weight).sum() for row in J], rule)
+    for outer in (rule.normalized(), pg.Mixed([rule]), pg.UnitRows(rule)):
+        with pytest.raises(pg.ParameterError, match="cannot be a part of another rule"):
+            pg.backward([(row.float() * weight).sum() for row in J], outer)
     assert weight.grad is None
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_rules_of_rows_in_backward(name: str) -> None:
+    """Blocks of several shapes and dtypes become one Jacobian, and its direction becomes their gradients."""
+    rule, x = from_torchjd(AGGREGATORS[name]()), torch.zeros(3, 1, dtype=torch.float64, requires_grad=True)
+    y = torch.zeros(2, requires_grad=True)
+    wide = torch.cat([J, torch.tensor([[0.5, -2.0], [1.0, 0.25]])], dim=1)
+    torch.manual_seed(0)
+    step = pg.backward([(row[:3, None] * x).sum() + (row[3:].float() * y).sum() for row in wide], rule, [x, y])
+    torch.manual_seed(0)
+    wanted = AGGREGATORS[name]()(wide)
+    assert x.grad is not None
+    assert y.grad is not None
+    assert torch.allclose(torch.cat([x.grad.flatten(), y.grad.double()]), wanted, rtol=1e-6, atol=1e-9)
+    if name == "ExcessMTL":
+        assert math.isfinite(step.certificate.gamma)
+    else:
+        assert torch.allclose(torch.tensor(step.direction.slopes).double(), wide @ wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", OF_ROWS)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule, Description
+from paretograd.aggregators.rows import Found, RowAggregator, RowSource
 from paretograd.errors import InputError, MissingExtraError, NonFiniteGradientError, ParameterError
 from paretograd.geometry.gramian import Array, as_array, check_jacobian, combine, gramian, nonfinite_rows
 from paretograd.geometry.unit_gramian import check_finite
@@ -42,7 +43,7 @@ except ImportError as missing:
         "paretograd.torchjd needs TorchJD, 0.18 or later: pip install 'paretograd[torchjd]'"
     ) from missing
 
-__all__ = ["TorchJDRule", "from_torchjd", "to_torchjd", "to_weighting"]
+__all__ = ["TorchJDRowRule", "TorchJDRule", "from_torchjd", "to_torchjd", "to_weighting"]
 
 #: A function from the Gramian, or from the Jacobian, to weights, or from the Jacobian to a direction.
 _Function = Callable[[Tensor], Tensor]
@@ -98,8 +99,8 @@ def to_weighting(rule: Aggregator | AggregatorModule) -> Weighting:
 def from_torchjd(theirs: TheirAggregator | Weighting) -> Aggregator:
     """Return an aggregator or a weighting of TorchJD as a rule of this library.
 
-    `pg.backward`, `pg.certify`, `Mixed` and the starred variant accept it. It declares no guarantee, so a certificate
-    says which theorems apply to a step, but not what the rule promised.
+    `pg.backward` and `pg.certify` accept it, and `Mixed` and the starred variant if it needs the Gramian only. It
+    declares no guarantee, so a certificate says which theorems apply to a step, but not what the rule promised.
 
     Args:
         theirs: such as ``torchjd.aggregation.UPGrad()`` or ``UPGradWeighting()``. A weighting of your own is taken for
@@ -109,15 +110,15 @@ def from_torchjd(theirs: TheirAggregator | Weighting) -> Aggregator:
     if isinstance(theirs, _RuleAsTheirs | _WeightsAsTheirs):
         ours: Aggregator = theirs.rule.aggregator
         return ours
-    return TorchJDRule(theirs)
+    rule = TorchJDRule(theirs)
+    return TorchJDRowRule(theirs) if "rows" in rule.needs else rule
 
 
 class TorchJDRule(Aggregator):
     """A rule of TorchJD. `from_torchjd` creates it.
 
     Most of TorchJD's rules compute weights from the Gramian; they get it in float64 on the CPU. The others need the
-    Jacobian itself: `GradDrop`, `TrimmedMean`, `ConFIG` and `ExcessMTL`. They work as ``rule(J)``, in J's dtype and on
-    its device, and raise an error if only the Gramian is known, as in `pg.backward`.
+    Jacobian itself, see `TorchJDRowRule`.
 
     How exact the weights are is unknown: the status is APPROXIMATE, and the residual NaN. NaN or infinity from TorchJD
     raises an error. `state_dict` does so, too, for a rule that changes from call to call: TorchJD cannot restore the
@@ -150,37 +151,20 @@ class TorchJDRule(Aggregator):
         """No guarantee: TorchJD declares none, and regularization breaks those of its papers."""
         return Guarantee(degree=None, equivariant=False, note="A rule of TorchJD, which declares no guarantee.")
 
-    def _no_weights(self) -> ParameterError:
+    def _refuse(self) -> ParameterError:
         """Return the error of a rule that needs rows and has only a Gramian."""
         return ParameterError(
             f"{self.label} reads the rows of the Jacobian, not only their inner products, so a Gramian is not enough. "
-            "Call it as rule(J), or with TorchJD's backward and jac_to_grad"
+            "Call rule(J) with the Jacobian, or paretograd.backward(losses, rule); it cannot be a part of another rule"
         )
 
     def _answer(self, G: Array, eps: float) -> Outcome:
         if self._weights is None:
-            raise self._no_weights()
+            raise self._refuse()
         check_finite(G)
         with torch.no_grad():
             found = self._weights(torch.from_numpy(G.copy()))
         return Outcome(as_array(self._checked(found, len(G))), Status.APPROXIMATE, math.nan)
-
-    def __call__(self, jacobian: Tensor) -> Tensor:
-        if self._weights is not None:
-            return super().__call__(jacobian)
-        check_jacobian(jacobian)
-        J = jacobian.detach()
-        bad = nonfinite_rows(J)
-        if bad:
-            raise NonFiniteGradientError(bad)
-        with torch.no_grad():
-            found = [self._checked(self._direction(one), J.shape[-1]) for one in J.reshape(-1, *J.shape[-2:])]
-        return torch.stack(found).reshape(*J.shape[:-2], J.shape[-1]) if found else J.new_empty(J[..., 0, :].shape)
-
-    def _direction(self, J: Tensor) -> Tensor:
-        """Return TorchJD's direction for one Jacobian."""
-        found: Tensor = self.theirs(J)
-        return combine(found, J) if isinstance(self.theirs, Weighting) else found
 
     def _checked(self, found: Tensor, size: int) -> Tensor:
         """Return what TorchJD returned, if it is a finite vector of this size."""
@@ -200,6 +184,46 @@ class TorchJDRule(Aggregator):
 
     def __repr__(self) -> str:
         return f"from_torchjd({self.theirs!r})"
+
+
+class TorchJDRowRule(TorchJDRule, RowAggregator):
+    """A rule of TorchJD that needs the Jacobian: `GradDrop`, `TrimmedMean`, `ConFIG` or `ExcessMTL`.
+
+    It gets all rows in one matrix, on the device of the first parameter. `pg.backward` therefore holds them twice.
+    """
+
+    def __call__(self, jacobian: Tensor) -> Tensor:
+        """Return the direction, shape ``(..., n)``, for a Jacobian ``(..., m, n)``, in its dtype and on its device."""
+        check_jacobian(jacobian)
+        J = jacobian.detach()
+        bad = nonfinite_rows(J)
+        if bad:
+            raise NonFiniteGradientError(bad)
+        with torch.no_grad():
+            found = [self._checked(self._direction(one), J.shape[-1]) for one in J.reshape(-1, *J.shape[-2:])]
+        return torch.stack(found).reshape(*J.shape[:-2], J.shape[-1]) if found else J.new_empty(J[..., 0, :].shape)
+
+    def _direction(self, J: Tensor) -> Tensor:
+        """Return TorchJD's direction for one Jacobian."""
+        found: Tensor = self.theirs(J)
+        return combine(found, J) if isinstance(self.theirs, Weighting) else found
+
+    def _combine(self, rows: RowSource) -> Found:
+        if rows.process is not None:
+            raise ParameterError(f"{self.label} needs whole rows, and the parameters are sharded over processes")
+        blocks = [rows.block(key) for key in rows.keys]
+        J = torch.cat([block.reshape(rows.m, -1).to(blocks[0].device) for block in blocks], dim=1)
+        weighting = self.theirs.weighting if isinstance(self.theirs, WeightedAggregator) else self.theirs
+        with torch.no_grad():
+            if isinstance(weighting, Weighting):
+                return Found(as_array(self._checked(weighting(J), rows.m)), None)
+            found = self._checked(weighting(J), J.shape[1])
+        parts = torch.split(found, [block[0].numel() for block in blocks])
+        direction = {
+            id(key): part.reshape(block.shape[1:]).to(block)
+            for key, part, block in zip(rows.keys, parts, blocks, strict=True)
+        }
+        return Found(None, direction)
 
 
 class _WeightsAsTheirs(Weighting):
