@@ -121,7 +121,9 @@ def verdicts(cells: Sequence[Cell]) -> list[tuple[str, bool, str]]:
         if members:
             where = f"m = {low}" if low == high else f"m >= {low}"
             found.append((f"{name} at least {factor:g} times faster at {where}", *_verdict(members, factor)))
-    found.append(("slower nowhere", *_verdict(cells, 1.0)))
+    for what, members in (("slower nowhere at m = 10", [c for c in cells if c.m == 10]), ("slower nowhere", cells)):
+        if members:
+            found.append((what, *_verdict(members, 1.0)))
     return found
 
 
