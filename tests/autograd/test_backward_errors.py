@@ -106,6 +106,11 @@ def test_wrong_arguments() -> None:
         ({"specific": {"params": [first]}}, DTypeError, "specific holds a dict"),
         ({"specific": [None]}, DTypeError, "specific holds a NoneType"),
         ({"aggregator": "mgda"}, ParameterError, r"aggregator='mgda': give a rule, such as paretograd\.get\('mgda'\)"),
+        (
+            {"aggregator": "stch(mu=1)"},
+            ParameterError,
+            r"give a rule, such as paretograd\.scalarizer\('stch\(mu=1\)'\)",
+        ),
         ({"aggregator": pg.MGDA}, ParameterError, r"give a rule, such as paretograd\.UPGrad\(\)"),
         ({"engine": "fast"}, ParameterError, "auto, jacobian, batched, gramian"),
         ({"engine": "gramian", "chunk": 2}, ParameterError, "all losses at a time.*engine='batched'"),

@@ -261,6 +261,8 @@ def test_cosmos_needs_a_direction() -> None:
         (lambda: pg.Tchebycheff([1.0, 1.0], [0.0, 0.0, 0.0]), "different lengths"),
         (lambda: pg.STCH(ideal=[math.nan]), "ideal="),
         (lambda: pg.STCH(ideal=[]), "ideal="),
+        (lambda: pg.STCH(ideal=None), "ideal=None"),  # type: ignore[arg-type]
+        (lambda: pg.FAMO(lowest=[math.inf]), r"lowest=\[inf\]"),
         (lambda: pg.UncertaintyWeighting(0), "m=0"),
         (lambda: pg.IMTLL(2.5), "m=2.5"),  # type: ignore[arg-type]
     ],

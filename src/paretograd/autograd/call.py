@@ -225,7 +225,8 @@ def check_rule(rule: Any) -> None:
     if not isinstance(rule, Aggregator):
         example = "UPGrad()"
         if isinstance(rule, str):
-            example = f"{'scalarizer' if rule in scalarizer_names() else 'get'}({rule!r})"
+            plain = rule.partition("(")[0].strip().lower()
+            example = f"{'scalarizer' if plain in scalarizer_names() else 'get'}({rule!r})"
         raise ParameterError(f"aggregator={rule!r}: give a rule, such as paretograd.{example}")
 
 

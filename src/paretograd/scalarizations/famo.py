@@ -71,7 +71,7 @@ class FAMO(Weighting):
         self._given_lr, self._given_decay = as_number(lr, "lr"), as_rate(decay, "decay")
         if not 0.0 < self._given_lr < math.inf:
             raise ParameterError(f"lr={lr!r}: a finite number above 0 is needed")
-        self._given_lowest = as_ideal(lowest)
+        self._given_lowest = as_ideal(lowest, "lowest")
         for name in self._by_loss:
             self.register_buffer(name, torch.empty(0, dtype=torch.float64, device="cpu"))
         for name in ("_updates", "_open"):  # a step that no update has followed yet leaves it open

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -219,12 +220,11 @@ def _unit(vector: Tensor) -> Tensor:
     return vector / length
 
 
-def as_ideal(ideal: float | Numbers) -> float | list[float]:
+def as_ideal(ideal: float | Numbers, what: str = "ideal") -> float | list[float]:
     """Validate an ideal point: a finite number, or one for each loss."""
-    if isinstance(ideal, Tensor):
-        ideal = ideal.detach().cpu().tolist()
-    numbers = [ideal] if isinstance(ideal, (int, float)) else list(ideal)
-    found = [as_number(number, "ideal") for number in numbers]
+    given = ideal.tolist() if isinstance(ideal, (Tensor, np.ndarray)) else ideal
+    several = list(given) if isinstance(given, (list, tuple)) else None
+    found = [as_number(number, what) for number in ([given] if several is None else several)]
     if not found or not all(map(math.isfinite, found)):
-        raise ParameterError(f"ideal={ideal!r}: a finite number is needed, or one for each loss")
-    return found[0] if isinstance(ideal, (int, float)) else found
+        raise ParameterError(f"{what}={given!r}: a finite number is needed, or one for each loss")
+    return found[0] if several is None else found
