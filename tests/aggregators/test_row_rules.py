@@ -361,6 +361,10 @@ def test_a_gramian_is_refused(make: type[pg.CrossAggregator]) -> None:
     for call in (rule.weights, rule.solve, rule):
         with pytest.raises(pg.ParameterError, match="two or three independent batches"):
             call(torch.eye(3))
+    for wrong, words in (([torch.eye(3)], "got 1"), (torch.ones(4, 3, 5), "got 4"), (None, "got a NoneType")):
+        for refuse in (rule, lambda given: pg.backward(given, rule)):
+            with pytest.raises(pg.ParameterError, match=f"two or three independent batches; {words}"):
+                refuse(list(wrong) if isinstance(wrong, torch.Tensor) else wrong)
     with pytest.raises(pg.ShapeError):
         rule.weights_from(torch.ones(2, 3))
     with pytest.raises(pg.NonFiniteGradientError):

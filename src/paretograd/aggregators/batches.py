@@ -80,9 +80,8 @@ class CrossAggregator(Aggregator):
 
     def __call__(self, jacobian: Tensor | Sequence[Tensor]) -> Tensor:
         """Return the direction, shape ``(n,)``, from the Jacobians of two or three independent batches."""
-        given = list(jacobian.unbind() if isinstance(jacobian, Tensor) and jacobian.ndim == 3 else jacobian)
-        if (isinstance(jacobian, Tensor) and jacobian.ndim != 3) or len(given) not in COUNTS:
-            raise self._refuse()
+        stacked = isinstance(jacobian, Tensor) and jacobian.ndim == 3
+        given = self._batches(list(jacobian) if stacked else jacobian)
         for J in given:
             check_jacobian(J)
         if len({J.shape for J in given}) > 1 or given[0].ndim != 2:
@@ -93,9 +92,17 @@ class CrossAggregator(Aggregator):
         weights = self.weights_from(given[0].double() @ given[1].double().T)
         return combine(weights, given[-1])
 
-    def _refuse(self) -> ParameterError:
+    def _batches(self, given: Any) -> Sequence[Any]:
+        """Return two or three batches as they are given; raise for anything else."""
+        if isinstance(given, Sequence) and not isinstance(given, str):
+            if len(given) in COUNTS:
+                return given
+            raise self._refuse(f"; got {len(given)}")
+        raise self._refuse(f"; got a {type(given).__name__}")
+
+    def _refuse(self, got: str = "") -> ParameterError:
         return ParameterError(
-            f"{self.label} needs two or three independent batches, because J1 @ J2.T is no Gramian. Call "
+            f"{self.label} needs two or three independent batches{got}: J1 @ J2.T is no Gramian. Call "
             "rule([J1, J2, J3]), rule.weights_from(J1 @ J2.T), or paretograd.backward([losses1, losses2, losses3], "
             "rule); it cannot be a part of another rule"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paretograd.aggregators.batches import COUNTS, CrossAggregator
+from paretograd.aggregators.batches import CrossAggregator
 from paretograd.aggregators.named import Mean
 from paretograd.aggregators.rows import Parts, RowAggregator, RowSource, at_least_single, this_process, vectors_of
 from paretograd.autograd.call import Call, named, settled
@@ -123,14 +123,8 @@ def backward_batches(call: Call, carry_out: Callable[[Call], Step]) -> Step:
         carry_out: does the work of a call.
     """
     rule: CrossAggregator = call.aggregator
-    if (
-        isinstance(call.losses, (Tensor, Mapping))
-        or not isinstance(call.losses, Sequence)
-        or len(call.losses) not in COUNTS
-    ):
-        raise rule._refuse()
     calls = []
-    for given in call.losses:
+    for given in rule._batches(call.losses):
         losses, names = named(given)
         calls.append(replace(call, losses=settled(losses), names=names))
     if len({each.names for each in calls}) > 1:
