@@ -22,9 +22,9 @@ _RISK = 1e-3
 class Lengths:
     """The latest length of each client's update, and the bound that follows from them.
 
-    The bound is the median over all known clients. A few rounds with some of the clients may know mostly hostile ones.
-    So if a share of all clients is hostile, the bound is also at most the length of some honest update, except with a
-    probability of 0.001 for a random sample.
+    The bound is the median over all known clients. After a few rounds with some of the clients, most of the known ones
+    may be hostile. The bound is therefore at most the length of some honest update, except with a probability of 0.001
+    for a random sample.
 
     Args:
         attackers: number or share of hostile clients.
@@ -38,9 +38,12 @@ class Lengths:
     def limit(self, found: Mapping[int, float], clients: int) -> float | None:
         """Return the bound for a round; None if all known updates are zero.
 
+        If all known clients may be hostile, no length can be trusted: the lengths are kept for the next rounds, and an
+        `InputError` says so.
+
         Args:
             found: lengths of this round's updates, by node.
-            clients: number of clients that could have been asked.
+            clients: number of clients of which this round's are a random sample; 0 if all were asked.
         """
         recent = {node: length for node, (length, when) in self._known.items() if self._round - when < _KEPT}
         lengths = sorted(length for length in (recent | dict(found)).values() if length > ZERO)
@@ -49,7 +52,13 @@ class Lengths:
         known = len(lengths)
         clients = max(clients, known)
         hostile = most_hostile(clients, min(hostile_among(self._attackers, clients), clients), known)
-        return lengths[max(min((known + 1) // 2, known - hostile), 1) - 1]
+        if hostile >= known:
+            self.remember(found)
+            raise InputError(
+                f"the lengths of {known} of {clients} clients are known, and with attackers={self._attackers:g} all "
+                "of these may be hostile. Sample more clients in a round"
+            )
+        return lengths[min((known + 1) // 2, known - hostile) - 1]
 
     def remember(self, found: Mapping[int, float]) -> None:
         """Keep the lengths of a round whose result was used."""

@@ -134,7 +134,7 @@ class Server:
             replies: the reply of each node: its model after training, or anything else, such as an exception that says
                 why there is none.
             asked: number of clients that were asked to train, for the quorum; None for the number of replies.
-            clients: number of clients that could have been asked; None if all were.
+            clients: number of clients of which those that were asked are a random sample; None if all were asked.
         """
         names = self.parameters(model)
         self._check_velocity(sum(model[name].size for name in names))
@@ -155,9 +155,9 @@ class Server:
             warnings.warn(self._too_few(len(valid), asked), stacklevel=2)
             return _unmoved(model, dropped)
         updates = Updates(model, list(valid.values()), names)
-        everyone = max(asked, clients or 0)
+        population = clients if clients is not None and clients > asked else 0
         found = self._combined(
-            updates, lambda norms: self._lengths.limit(dict(zip(valid, norms, strict=True)), everyone)
+            updates, lambda norms: self._lengths.limit(dict(zip(valid, norms, strict=True)), population)
         )
         moved = None if found is None else self._moved(updates, found)
         if found is None or moved is None:
