@@ -7,10 +7,7 @@ unless their sizes differ by a factor of more than 2^29.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,15 +61,13 @@ class Updates:
 
     def blocks(self) -> Iterator[Tensor]:
         """Yield all columns as blocks ``(m, b)`` in float64. A block is valid until the next one."""
-        fill, memory = self._filler(), self._memory()
-        for spans in self._spans():
-            yield torch.from_numpy(fill(memory, spans))
+        return map(torch.from_numpy, self._blocks())
 
     def gramian(self) -> Tensor:
         """Return the Gramian ``(m, m)``, in float64."""
         found = np.zeros((len(self), len(self)))
-        for part in self._each(lambda rows: rows @ rows.T):
-            found += part
+        for rows in self._blocks():
+            found += rows @ rows.T
         return torch.from_numpy(found)
 
     def combine(self, weights: Tensor) -> Iterator[Tensor]:
@@ -82,8 +77,9 @@ class Updates:
             weights: shape ``(m,)``.
         """
         factors = weights.detach().cpu().double().numpy()
-        # BLAS would wake threads for each block, which takes longer than the product itself on a busy machine.
-        yield from map(torch.from_numpy, self._each(lambda rows: np.einsum("k,kj->j", factors, rows)))
+        for rows in self._blocks():
+            # BLAS would wake threads for each block, which takes longer than the product itself on a busy machine.
+            yield torch.from_numpy(np.einsum("k,kj->j", factors, rows))
 
     def dense(self) -> Tensor:
         """Return all rows ``(m, n)`` in float64: twice the memory of float32 replies."""
@@ -108,37 +104,6 @@ class Updates:
                     target[name][start:stop] = before - row[first:last]
         return found
 
-    def _each(self, work: Callable[[_Block], _Block]) -> Iterator[_Block]:
-        """Apply a function to all blocks, on as many threads as torch uses, and yield the results in their order."""
-        fill, threads = self._filler(), min(torch.get_num_threads(), -(-self.shape[1] // self.columns))
-        if threads == 1:
-            memory = self._memory()
-            yield from (work(fill(memory, spans)) for spans in self._spans())
-            return
-        free: SimpleQueue[_Block] = SimpleQueue()
-        for _ in range(threads):
-            free.put(self._memory())
-
-        def one(spans: list[_Span]) -> _Block:
-            memory = free.get()
-            try:
-                return work(fill(memory, spans))
-            finally:
-                free.put(memory)
-
-        waiting: deque[Future[_Block]] = deque()
-        with ThreadPoolExecutor(threads) as pool:
-            for spans in self._spans():
-                waiting.append(pool.submit(one, spans))
-                if len(waiting) > 4 * threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-
-    def _memory(self) -> _Block:
-        found: _Block = _empty(len(self), self.columns).numpy()
-        return found
-
     def _spans(self) -> Iterator[list[_Span]]:
         """Yield the parts of arrays that each block consists of."""
         width, spans = 0, []
@@ -154,12 +119,10 @@ class Updates:
         if spans:
             yield spans
 
-    def _filler(self) -> Callable[[_Block, list[_Span]], _Block]:
-        """Return a function that computes a block in the given memory."""
-        model = _flat(self._model, self._names)
+    def _blocks(self) -> Iterator[_Block]:
+        model, memory = _flat(self._model, self._names), _empty(len(self), self.columns).numpy()
         replies = [_flat(reply, self._names) for reply in self._replies]
-
-        def fill(memory: _Block, spans: list[_Span]) -> _Block:
+        for spans in self._spans():
             block = memory[:, : spans[-1].last]
             for name, first, last, start, stop in spans:
                 part, wanted = block[:, first:last], np.asarray(model[name][start:stop], dtype=np.float64)
@@ -171,9 +134,7 @@ class Updates:
                 with np.errstate(invalid="ignore"):
                     np.subtract(wanted, part, out=part)
                 part[np.isnan(part)] = 0.0  # infinity minus the same infinity
-            return block
-
-        return fill
+            yield block
 
 
 def _flat(arrays: Arrays, names: Sequence[str]) -> dict[str, Any]:
