@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import paretograd as pg
 from paretograd.experiments.federated.study import LITERAL, NOISE
-from paretograd.federated import Server, attacks, buffer_names, combine_updates
+from paretograd.federated import Server, TrustedMGDA, attacks, buffer_names, combine_updates
 from paretograd.federated.baselines import BASELINES
 from paretograd.federated.replies import fault
 
@@ -71,6 +71,135 @@ def test_colluders_say_almost_the_same() -> None:
         assert torch.allclose(row, -2.0 * updates.mean(dim=0), atol=1e-2)
 
 
+def apart(updates: torch.Tensor) -> torch.Tensor:
+    """Distances between the updates, ``(m, m)``."""
+    return (updates[:, None] - updates[None]).norm(dim=2)
+
+
+HIDDEN = {
+    "mimic": lambda updates, count: attacks.mimic(updates, 2, count),
+    "little": lambda updates, count: attacks.little_is_enough(updates, count),
+    "min-max": attacks.min_max,
+    "min-sum": attacks.min_sum,
+    "adaptive": lambda updates, count: attacks.adaptive(updates, pg.MGDA(), generator(), count, steps=4),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_attacks_that_hide_append_rows(name: str) -> None:
+    """Also to one update, and to updates that are all alike or zero."""
+    attack = HIDDEN[name]
+    updates = drawn(7, 50).float()
+    found = attack(updates, 3)
+    assert (found.shape, found.dtype) == ((10, 50), torch.float32)
+    assert torch.equal(found[:7], updates)
+    for alike in (updates[:1].expand(3, -1), torch.zeros(3, 50)):
+        assert attack(alike, 2).isfinite().all()
+    with pytest.raises(pg.ShapeError, match="one row for each client"):
+        attack(updates[0], 1)
+    with pytest.raises(pg.ParameterError, match="count=-1"):
+        attack(updates, -1)
+
+
+def test_noise_is_as_long_as_said() -> None:
+    updates = drawn(7, 5000)
+    found = attacks.gaussian_noise(updates, generator(), factor=3.0, count=2)[7:]
+    assert (found.norm(dim=1) / updates.norm(dim=1).mean()).tolist() == pytest.approx([3.0, 3.0], rel=0.05)
+    assert abs(float(torch.cosine_similarity(found[0], found[1], dim=0))) < 0.1
+
+
+def test_a_mimic_copies_its_target() -> None:
+    updates = drawn(7, 50)
+    assert torch.equal(attacks.mimic(updates, 4, 2)[7:], updates[[4, 4]])
+    with pytest.raises(pg.ParameterError, match="numbered 0 to 6"):
+        attacks.mimic(updates, 7)
+
+
+@pytest.mark.parametrize(("honest", "count", "share"), [(7, 3, 4 / 7), (6, 4, 4 / 6), (40, 10, 24 / 40)])
+def test_a_little_is_enough(honest: int, count: int, share: float) -> None:
+    """The normal distribution has this share of its mass below the paper's number of deviations."""
+    updates = drawn(honest, 50)
+    mean, spread = updates.mean(dim=0), updates.std(dim=0, correction=0)
+    deviations = float(torch.special.ndtri(torch.tensor(share, dtype=torch.float64)))
+    for found, wanted in (
+        (attacks.little_is_enough(updates, count), deviations),
+        (attacks.little_is_enough(updates, count, deviations=1.5), 1.5),
+    ):
+        assert torch.allclose(found[honest:], (mean - wanted * spread).expand(count, -1), atol=1e-12)
+
+
+def test_a_little_is_nothing_for_one_attacker() -> None:
+    """It would need more honest clients than half as supporters."""
+    updates = drawn(9, 50)
+    assert torch.allclose(attacks.little_is_enough(updates)[-1], updates.mean(dim=0))
+
+
+@pytest.mark.parametrize("attack", [attacks.min_max, attacks.min_sum])
+@pytest.mark.parametrize("seed", range(4))
+def test_limits_of_distances_are_reached(attack: object, seed: int) -> None:
+    """A little farther from the mean would violate the limit."""
+    updates = drawn(7, 50, seed) * torch.linspace(0.2, 3.0, 50) + 0.5
+    mean = updates.mean(dim=0)
+    row = attack(updates, 2)[-1]
+    assert torch.nn.functional.cosine_similarity(mean - row, updates.std(dim=0), dim=0) > 1.0 - 1e-12
+
+    def used(row: torch.Tensor) -> float:
+        """Share of the limit."""
+        distances, honest = (updates - row).norm(dim=1), apart(updates)
+        if attack is attacks.min_max:
+            return float(distances.max() / honest.max())
+        return float(distances.square().sum() / honest.square().sum(dim=1).max())
+
+    assert used(row) == pytest.approx(1.0, abs=1e-12)
+    assert used(mean + 1.01 * (row - mean)) > 1.0
+
+
+@pytest.mark.parametrize("rule", [*BASELINES.values(), pg.Mean(), pg.CappedMGDA(eps=0.67), pg.RGW(), TrustedMGDA()])
+def test_the_adaptive_attack_is_the_worst_of_what_it_tries(rule: pg.Aggregator) -> None:
+    """It gains at least what simpler attacks do, more with more steps, and leaves the rule's state alone."""
+    updates = drawn(8, 40) + 0.4
+    mean = updates.mean(dim=0)
+    middle = updates.norm(dim=1).median()
+    spread = updates.std(dim=0, correction=0)
+
+    def progress(attacked: torch.Tensor) -> float:
+        return float(combine_updates(attacked, deepcopy(rule)).direction @ mean)
+
+    def sent(row: torch.Tensor) -> torch.Tensor:
+        return torch.cat([updates, row.expand(2, -1)])
+
+    tried = [attacks.zero_update(updates, 2)]
+    for away in (-mean, -spread, -mean.sign() * spread):
+        shift = away / away.norm() * middle
+        tried += [sent(base + size * shift) for base in (0.0 * mean, mean) for size in (0.25, 1.0, 4.0, 1000.0)]
+    before = rule.state_dict() if isinstance(rule, pg.Aggregator) else {}
+    found = [progress(attacks.adaptive(updates, rule, generator(), 2, steps=steps)) for steps in (0, 10, 60)]
+    assert str(before) == str(rule.state_dict() if isinstance(rule, pg.Aggregator) else {})
+    slack = 1e-9 * float(middle * mean.norm())
+    assert found[0] <= min(progress(each) for each in tried) + slack
+    assert found[2] <= found[1] + slack
+    assert found[1] <= found[0] + slack
+    again = attacks.adaptive(updates, rule, generator(), 2, steps=60)
+    assert progress(again) == found[2]
+
+
+def test_the_adaptive_attack_knows_the_bound() -> None:
+    """Without one, a single long update is the worst."""
+    updates = drawn(9, 40) + 0.4
+    mean = updates.mean(dim=0)
+    longest = float(updates.norm(dim=1).max())
+    free = attacks.adaptive(updates, pg.Mean(), generator(), bound="none")
+    assert float(free[-1].norm()) > 100.0 * longest
+    assert float(combine_updates(free, pg.Mean(), "none").direction @ mean) < 0.0
+
+
+def test_the_adaptive_attack_takes_a_function() -> None:
+    updates = drawn(5, 12) + 0.4
+    found = attacks.adaptive(updates, lambda rows: rows.mean(dim=0), generator(), 2)
+    assert torch.equal(found, attacks.adaptive(updates, lambda rows: rows.mean(dim=0), generator(), 2))
+    assert torch.allclose(found, attacks.adaptive(updates, pg.Mean(), generator(), 2))
+
+
 def test_flipped_labels() -> None:
     labels = torch.tensor([[0, 1, 9], [5, 4, 0]])
     assert attacks.flip_labels(labels, 10).tolist() == [[9, 8, 0], [4, 5, 9]]
@@ -102,7 +231,7 @@ def test_attacks_on_metrics() -> None:
 
 
 def test_names_are_those_of_one_client() -> None:
-    assert len(set(attacks.names())) == len(attacks.names()) == 10
+    assert len(set(attacks.names())) == len(attacks.names()) == 11
 
 
 # ---- any numbers -----------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def combine_updates(updates: Tensor, rule: Rule, bound: Bound = "clip") -> Combi
     if found.weights is not None:
         return Combined(combine(found.weights, updates), found.weights, found.norms, found.gamma, found.conflicts)
     bounded = updates if bound == "none" else updates * found.factors.to(updates)[:, None]
-    direction = _answer(rule, bounded)
+    direction = answer(rule, bounded)
     slopes = (updates.double() @ direction.double()).cpu() * found.factors
     opposed = _opposed(slopes, found.lengths, float(direction.double().norm()))
     return Combined(direction, torch.full_like(found.norms, torch.nan), found.norms, found.gamma, opposed)
@@ -101,18 +101,31 @@ def weigh(G: Tensor, rule: Rule, bound: Bound = "clip", limit: Limit | None = No
         bound: treatment of the lengths: see `combine_updates`.
         limit: the length for it; None for the median.
     """
-    _check_bound(bound)
     norms = G.diagonal().clamp(min=0.0).sqrt()
-    factors = _factors(norms, bound, limit or _median)
+    found, factors = bounded_weights(G, rule, bound, limit)
     G = G * factors * factors[:, None]
     lengths = G.diagonal().clamp(min=0.0).sqrt()
-    found = rule.weights(G) if isinstance(rule, Aggregator | GramianRule) else None
     if found is None or not bool(torch.isfinite(found).all()):
         even = torch.full_like(norms, 1.0 / len(norms))
         gamma = certificate_of(as_array(G), as_array(even), None, FLOAT64).gamma
         return Weighed(None if found is None else found * factors, factors, norms, lengths, gamma, ())
     certificate = certificate_of(as_array(G), as_array(found), None, FLOAT64)
     return Weighed(found * factors, factors, norms, lengths, certificate.gamma, tuple(certificate.conflicts))
+
+
+def bounded_weights(
+    G: Tensor, rule: Rule, bound: Bound = "clip", limit: Limit | None = None
+) -> tuple[Tensor | None, Tensor]:
+    """Return the weights of the bounded updates, None if the rule needs more than the Gramian, and the bound's factors.
+
+    Args:
+        G, rule, bound, limit: see `weigh`.
+    """
+    _check_bound(bound)
+    factors = _factors(G.diagonal().clamp(min=0.0).sqrt(), bound, limit or _median)
+    if isinstance(rule, Aggregator | GramianRule):
+        return rule.weights(G * factors * factors[:, None]), factors
+    return None, factors
 
 
 class Streamed:
@@ -136,7 +149,7 @@ class Streamed:
         if isinstance(rule, CoordinateRule):
             next(self._by_coordinate(rule))  # raises now if at all
         elif self.weighed.weights is None:
-            self._whole = _answer(rule, self._bounded(updates.dense()))
+            self._whole = answer(rule, self._bounded(updates.dense()))
 
     def pieces(self) -> Iterator[Tensor]:
         """Yield the direction in the blocks of columns, in float64. After the last one, `conflicts` are known."""
@@ -164,7 +177,7 @@ class Streamed:
     def _by_coordinate(self, rule: CoordinateRule) -> Iterator[tuple[Tensor, Tensor]]:
         for block in self._updates.blocks():
             bounded = self._bounded(block)
-            yield bounded, _answer(rule, bounded)
+            yield bounded, answer(rule, bounded)
 
     def _bounded(self, rows: Tensor) -> Tensor:
         """Bound the lengths of rows in place."""
@@ -173,7 +186,7 @@ class Streamed:
         return rows
 
 
-def _answer(rule: Callable[[Tensor], Tensor], updates: Tensor) -> Tensor:
+def answer(rule: Callable[[Tensor], Tensor], updates: Tensor) -> Tensor:
     """Call a function on the updates and validate its result."""
     found: object = rule(updates)
     wanted = updates.shape[1:]
