@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- begin generated -->", "<!-- end generated -->"
@@ -23,6 +29,45 @@ def progress(done: int, total: int, what: str, elapsed: float) -> None:
     filled = 30 * done // total
     bar = "#" * filled + "." * (30 - filled)
     print(f"\r[{bar}] {done}/{total} {elapsed:4.0f} s  {what:<40}", end="", file=sys.stderr, flush=True)
+
+
+def in_parallel(
+    function: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], titles: Sequence[str], processes: int
+) -> Iterator[tuple[int, Result]]:
+    """Yield the number of each job with its result, as they finish, and show the progress.
+
+    If a job fails, the others still run. Its error is raised at the end.
+    """
+    started, failed = perf_counter(), None
+    progress(0, len(jobs), "", 0.0)
+    for done, (number, result) in enumerate(_finished(function, jobs, processes), start=1):
+        progress(done, len(jobs), titles[number], perf_counter() - started)
+        if isinstance(result, Exception):
+            failed = result
+        else:
+            yield number, result
+    print(file=sys.stderr)
+    if failed is not None:
+        raise failed
+
+
+def _finished(
+    function: Callable[..., Result], jobs: Sequence[tuple[Any, ...]], processes: int
+) -> Iterator[tuple[int, Result | Exception]]:
+    if processes == 1:
+        for number, job in enumerate(jobs):
+            try:
+                yield number, function(*job)
+            except Exception as error:  # noqa: BLE001  raised by the caller
+                yield number, error
+        return
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(function, *job): number for number, job in enumerate(jobs)}
+        for future in as_completed(waiting):
+            error = future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            yield waiting[future], future.result() if error is None else error
 
 
 def processor() -> str:

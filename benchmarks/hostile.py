@@ -6,22 +6,20 @@
 
 Ten clients learn to classify the digits of the example app, each mostly from its own digits; the last one or two
 attack in every round. All replies go through `paretograd.federated.Server`. The exit status is 1 if
-the server crashes, a model is not finite, or capped MGDA with bounded lengths loses more than a tenth of its accuracy
-to one attacker.
+the server crashes, a model is not finite, or trusted or capped MGDA with bounded lengths loses more than a tenth of its
+accuracy to one attacker.
 """
 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import hostile_report as report
-from common import progress, use_one_thread
+from common import in_parallel, use_one_thread
 
 if TYPE_CHECKING:
     from hostile_run import Outcome
@@ -62,23 +60,9 @@ def _all(jobs: list[tuple[str, int, int, list[str]]], processes: int) -> list[Ou
     """Return the outcomes in the order of the jobs."""
     from hostile_run import run
 
-    started, done, found = perf_counter(), 0, {}
-    progress(0, len(jobs), "", 0.0)
-    if processes == 1:
-        for job in jobs:
-            found[job[:2]] = run(*job)
-            done += 1
-            progress(done, len(jobs), f"{job[0]}, seed {job[1]}", perf_counter() - started)
-    else:
-        with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-            waiting = {pool.submit(run, *job): job[:2] for job in jobs}
-            for future in as_completed(waiting):
-                attack, seed = waiting[future]
-                found[attack, seed] = future.result()
-                done += 1
-                progress(done, len(jobs), f"{attack}, seed {seed}", perf_counter() - started)
-    print(file=sys.stderr)
-    return [outcome for job in jobs for outcome in found[job[:2]]]
+    titles = [f"{attack}, seed {seed}" for attack, seed, *_ in jobs]
+    found = dict(in_parallel(run, jobs, titles, processes))
+    return [outcome for number in range(len(jobs)) for outcome in found[number]]
 
 
 if __name__ == "__main__":

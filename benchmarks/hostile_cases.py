@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,12 +13,24 @@ from torch import Tensor
 
 import paretograd as pg
 from paretograd.aggregators.registry import parse_aggregators
-from paretograd.federated import CoordinateMedian, GeometricMedian, Krum, MultiKrum, TrimmedMean, attacks, buffer_names
+from paretograd.federated import (
+    CoordinateMedian,
+    GeometricMedian,
+    Krum,
+    MultiKrum,
+    Server,
+    TrimmedMean,
+    TrustedMGDA,
+    attacks,
+    buffer_names,
+)
 from paretograd.federated.aggregation import Bound
 from paretograd.federated.rules import Rule
 
 BUFFERS = buffer_names(network())
-#: Number of attackers for which robust rules are configured.
+#: The rule of `Server()`, which expects up to three attackers of ten.
+DEFAULT = TrustedMGDA.label
+#: Number of attackers for which the other robust rules are configured.
 TOLD = 2
 
 
@@ -77,19 +90,30 @@ def _of_the_library() -> dict[str, Callable[[Sequence[float]], Rule]]:
     return found | {pg.get(more).label: _named(more) for more in MORE if not more.endswith("*")}
 
 
-RULES: dict[str, Callable[[Sequence[float]], Rule]] = {
-    **_of_the_library(),
-    "Krum": lambda claims: Krum(TOLD),
-    "Multi-Krum": lambda claims: MultiKrum(TOLD),
-    "Coordinate median": lambda claims: CoordinateMedian(),
-    "Trimmed mean": lambda claims: TrimmedMean(TOLD),
-    "Geometric median": lambda claims: GeometricMedian(),
-}
+def rules(told: int) -> dict[str, Callable[[Sequence[float]], Rule]]:
+    """Return all rules by label, the default of the server first.
+
+    Args:
+        told: number of attackers for which the Byzantine-robust baselines are configured.
+    """
+    return {
+        DEFAULT: lambda claims: TrustedMGDA(),
+        **_of_the_library(),
+        "Krum": lambda claims: Krum(told),
+        "Multi-Krum": lambda claims: MultiKrum(told),
+        "Coordinate median": lambda claims: CoordinateMedian(),
+        "Trimmed mean": lambda claims: TrimmedMean(told),
+        "Geometric median": lambda claims: GeometricMedian(),
+    }
+
+
+RULES = rules(TOLD)
 
 
 def _cases(bound: Bound) -> list[Case]:
     promised = bound != "none"
-    return [Case(rule, bound, make, promised and rule.startswith("Capped")) for rule, make in RULES.items()]
+    kept = (DEFAULT, *(f"Capped MGDA, C = {cap}" for cap in CAPS))
+    return [Case(rule, bound, make, promised and rule in kept) for rule, make in RULES.items()]
 
 
 CASES: tuple[Case, ...] = (
@@ -99,8 +123,19 @@ CASES: tuple[Case, ...] = (
     *_cases("none"),
 )
 
-#: Maps the global model, the honest replies, the attackers' own honest replies and a generator to their actual replies.
-Act = Callable[[Arrays, list[Arrays], list[Arrays], torch.Generator], list[Arrays]]
+
+class Seen(NamedTuple):
+    """What the attackers know in a round: the global model, all honest replies, their own ones, and the server."""
+
+    model: Arrays
+    honest: list[Arrays]
+    own: list[Arrays]
+    generator: torch.Generator
+    server: Server
+
+
+#: Returns the attackers' actual replies; a client that is missing does not reply.
+Act = Callable[[Seen], list[Arrays]]
 
 
 @dataclass(frozen=True)
@@ -116,7 +151,7 @@ class Attack:
 
     heading: str
     attackers: int = 1
-    act: Act = field(default=lambda model, honest, own, generator: own)
+    act: Act = field(default=lambda seen: seen.own)
     labels: Callable[[Tensor], Tensor] = field(default=lambda labels: labels)
     claim: Callable[[dict[str, float]], dict[str, float]] = field(default=dict)
 
@@ -126,16 +161,22 @@ class Attack:
         return [examples] * (CLIENTS - self.attackers) + [claimed] * self.attackers
 
 
-def _on_updates(attack: Callable[[Tensor, torch.Generator], Tensor]) -> Act:
+def on_updates(attack: Callable[[Tensor, Seen], Tensor]) -> Act:
     """Return an attack on the update matrix, by attackers who know what the honest clients send."""
 
-    def act(model: Arrays, honest: list[Arrays], own: list[Arrays], generator: torch.Generator) -> list[Arrays]:
-        names = [name for name in model if name not in BUFFERS]
-        start = _flat(model, names)
-        rows = attack(torch.stack([start - _flat(reply, names) for reply in honest]), generator)[len(honest) :]
-        return [reply | _arrays(model, names, start - row) for reply, row in zip(own, rows, strict=True)]
+    def act(seen: Seen) -> list[Arrays]:
+        names = [name for name in seen.model if name not in BUFFERS]
+        start = _flat(seen.model, names)
+        updates = torch.stack([start - _flat(reply, names) for reply in seen.honest])
+        rows = attack(updates, seen)[len(updates) :]
+        return [reply | _arrays(seen.model, names, start - row) for reply, row in zip(seen.own, rows, strict=True)]
 
     return act
+
+
+def _on_updates(attack: Callable[[Tensor, torch.Generator], Tensor]) -> Act:
+    """Return an attack on the update matrix that does not depend on the server."""
+    return on_updates(lambda updates, seen: attack(updates, seen.generator))
 
 
 def _flat(arrays: Arrays, names: list[str]) -> Tensor:
@@ -148,10 +189,11 @@ def _arrays(like: Arrays, names: list[str], values: Tensor) -> Arrays:
     return {name: part.reshape(like[name].shape) for name, part in zip(names, np.split(parts, ends[:-1]), strict=True)}
 
 
-def _statistics(model: Arrays, honest: list[Arrays], own: list[Arrays], generator: torch.Generator) -> list[Arrays]:
+def _statistics(seen: Seen) -> list[Arrays]:
     """Send honest parameters with absurdly large running statistics of BatchNorm."""
+    model = seen.model
     huge = {name: np.full_like(model[name], 1e30 if model[name].dtype.kind == "f" else 2**62) for name in BUFFERS}
-    return [reply | huge for reply in own]
+    return [reply | huge for reply in seen.own]
 
 
 ATTACKS: dict[str, Attack] = {
@@ -167,9 +209,14 @@ ATTACKS: dict[str, Attack] = {
     ),
     "statistics": Attack("statistics", act=_statistics),
     "NaN": Attack("NaN", act=_on_updates(attacks.ON_UPDATES["nan"])),
-    "wrong shape": Attack("shape", act=lambda model, honest, own, generator: [attacks.wrong_shape(r) for r in own]),
-    "wrong keys": Attack("keys", act=lambda model, honest, own, generator: [attacks.wrong_keys(r) for r in own]),
+    "wrong shape": Attack("shape", act=lambda seen: [attacks.wrong_shape(r) for r in seen.own]),
+    "wrong keys": Attack("keys", act=lambda seen: [attacks.wrong_keys(r) for r in seen.own]),
     "two collude": Attack(
         "two collude", attackers=2, act=_on_updates(lambda updates, generator: attacks.colluding(updates, generator, 2))
+    ),
+    "two collude, to the bound": Attack(
+        "two collude, to the bound",
+        attackers=2,
+        act=_on_updates(lambda updates, generator: attacks.colluding(updates, generator, 2, factor=1e3)),
     ),
 }

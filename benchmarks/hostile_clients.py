@@ -1,10 +1,12 @@
-"""The clients of `hostile`: digits of the example app, a small network, and batched training of many models."""
+"""The clients of `hostile` and `breakdown`: their images, a small network, and batched training of many models."""
 
 from __future__ import annotations
 
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +20,8 @@ from robust_app.task import client_data, held_out
 Arrays = dict[str, NDArray[np.generic]]
 
 CLIENTS, CLASSES, HIDDEN = 10, 10, 64
+#: Of the handwritten digits: images for testing, and images of each client.
+TESTED, SHARE = 400, 139
 BATCH, LR, MOMENTUM = 32, 0.1, 0.9
 
 
@@ -34,10 +38,48 @@ def initial(seed: int) -> Arrays:
         return {name: tensor.numpy() for name, tensor in network().state_dict().items()}
 
 
-def data(seed: int) -> tuple[Tensor, Tensor]:
-    """Return images ``(CLIENTS, N, 64)`` and labels ``(CLIENTS, N)``; half of them show a client's own three digits."""
+class Data(NamedTuple):
+    """Images of the clients, ``(CLIENTS, N, 64)``, with labels ``(CLIENTS, N)``, and those for testing, ``(M, 64)``."""
+
+    images: Tensor
+    labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+
+
+def drawn_digits(seed: int) -> Data:
+    """Return digits of the example app: half of a client's images show its own three digits."""
     images, labels = zip(*(client_data(CLIENTS * seed + client) for client in range(CLIENTS)), strict=True)
-    return torch.stack(images).flatten(2), torch.stack(labels)
+    pictures, digits = held_out()
+    return Data(torch.stack(images).flatten(2), torch.stack(labels), pictures.flatten(1), digits)
+
+
+def handwritten_digits(seed: int, file: Path | None = None) -> Data:
+    """Return the handwritten digits of scikit-learn, which clients share evenly.
+
+    Args:
+        seed: seed of the order of the images.
+        file: the images, if scikit-learn is not installed: see `save_digits`.
+    """
+    found = _scans() if file is None else np.load(file)
+    order = np.random.default_rng(seed).permutation(len(found["labels"]))
+    images = torch.from_numpy(found["images"][order]).float() / 16.0
+    labels = torch.from_numpy(found["labels"][order]).long()
+    mine = slice(TESTED, TESTED + CLIENTS * SHARE)
+    shared = images[mine].view(CLIENTS, SHARE, -1), labels[mine].view(CLIENTS, SHARE)
+    return Data(*shared, images[:TESTED], labels[:TESTED])
+
+
+def save_digits(file: Path) -> None:
+    """Save the handwritten digits, for a machine without scikit-learn."""
+    np.savez_compressed(file, **_scans())
+
+
+def _scans() -> dict[str, NDArray[np.uint8]]:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    return {"images": images.astype(np.uint8), "labels": labels.astype(np.uint8)}
 
 
 def train(models: Sequence[Arrays], images: Tensor, labels: Tensor, seed: int) -> list[list[Arrays]]:
@@ -77,11 +119,10 @@ def train(models: Sequence[Arrays], images: Tensor, labels: Tensor, seed: int) -
 
 
 @torch.no_grad()
-def accuracies(models: Sequence[Arrays]) -> list[float]:
-    """Return the accuracy of each model on held-out images."""
-    images, labels = held_out()
+def accuracies(models: Sequence[Arrays], images: Tensor, labels: Tensor) -> list[float]:
+    """Return the accuracy of each model on images ``(M, 64)``."""
     state = {name: torch.from_numpy(np.stack([model[name] for model in models])) for name in models[0]}
-    scores = _scores(state, images.flatten(1).expand(len(models), -1, -1), training=False)
+    scores = _scores(state, images.expand(len(models), -1, -1), training=False)
     return (scores.argmax(dim=2) == labels).double().mean(dim=1).tolist()
 
 

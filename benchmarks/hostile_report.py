@@ -33,7 +33,10 @@ COLUMNS = {
     "statistics": ["statistics"],
     "dropped": ["NaN", "wrong shape", "wrong keys"],
     "two collude": ["two collude"],
+    "two, to the bound": ["two collude, to the bound"],
 }
+#: Columns with two attackers.
+TWO = ("two collude", "two collude, to the bound")
 BOUNDS = {
     "clip": 'Updates shortened to the median length: `bound="clip"`, the default',
     "normalize": 'Updates of the median length: `bound="normalize"`',
@@ -83,18 +86,15 @@ def _promised(outcomes: Sequence[Outcome], bound: str) -> list[str]:
 
 
 def _kept(outcomes: Sequence[Outcome], bound: str) -> tuple[str, bool, str]:
-    """Return the verdict on capped MGDA with bounded lengths, for one attacker in ten."""
-    table, one = (
-        means(outcomes),
-        [a for attacks in COLUMNS.values() for a in attacks if a not in ("none", "two collude")],
-    )
+    """Return the verdict on trusted and capped MGDA with bounded lengths, for one attacker in ten."""
+    table, one = means(outcomes), [a for attacks in COLUMNS.values() for a in attacks if a not in ("none", *TWO)]
     ratios = {
         f"{rule}, {attack}": table[rule, bound, attack] / table[rule, bound, "none"]
         for rule in _promised(outcomes, bound)
         for attack in one
     }
     worst = min(ratios, key=lambda name: ratios[name])
-    what = f'one attacker in ten costs capped MGDA with bound="{bound}" at most {LOSS:.0%} of its accuracy'
+    what = f'one attacker in ten costs trusted or capped MGDA with bound="{bound}" at most {LOSS:.0%} of the accuracy'
     return what, ratios[worst] >= 1.0 - LOSS, f"keeps {ratios[worst]:.1%}: {worst}"
 
 

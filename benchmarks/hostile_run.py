@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from hostile_cases import ATTACKS, BUFFERS, CASES, Attack, Case
-from hostile_clients import CLIENTS, Arrays, accuracies, data, initial, train
+from hostile_cases import ATTACKS, BUFFERS, CASES, Attack, Case, Seen
+from hostile_clients import CLIENTS, Arrays, Data, accuracies, drawn_digits, initial, train
 
 from paretograd.federated import Server
 
@@ -40,23 +40,29 @@ class Outcome:
     model: Arrays = field(default_factory=dict, repr=False)
 
 
-def run(attack_name: str, seed: int, rounds: int, labels: Sequence[str]) -> list[Outcome]:
-    """Train with the rules that have these labels, for one attack and seed."""
+def run(attack: str, seed: int, rounds: int, labels: Sequence[str]) -> list[Outcome]:
+    """Train with the rules that have these labels, for one attack and seed, on the digits of the example app."""
+    cases = [case for case in CASES if case.label in labels]
+    return compete(drawn_digits(seed), attack, ATTACKS[attack], cases, seed, rounds)
+
+
+def compete(data: Data, name: str, attack: Attack, cases: Sequence[Case], seed: int, rounds: int) -> list[Outcome]:
+    """Train with all cases on the same data under the same attack, which the outcomes call by this name."""
     torch.set_num_threads(1)
-    attack, cases = ATTACKS[attack_name], [case for case in CASES if case.label in labels]
-    images, targets = data(seed)
+    targets = data.labels.clone()
     if attack.attackers:
         targets[-attack.attackers :] = attack.labels(targets[-attack.attackers :])
-    claims = attack.claims(images.shape[1])
+    claims = attack.claims(data.images.shape[1])
     servers = [Server(case.make(claims), bound=case.bound, averaged=BUFFERS) for case in cases]
-    outcomes = [_outcome(case, attack_name, seed) for case in cases]
+    outcomes = [_outcome(case, name, seed) for case in cases]
     for number in range(rounds):
         pass_seed = 1000 * seed + number
         models = [outcome.model for outcome in outcomes]
-        replies = train(models, images, targets.expand(len(cases), -1, -1), pass_seed)
+        replies = train(models, data.images, targets.expand(len(cases), -1, -1), pass_seed)
         for server, outcome, sent in zip(servers, outcomes, replies, strict=True):
             _round(server, outcome, attack, sent, pass_seed)
-    for outcome, accuracy in zip(outcomes, accuracies([outcome.model for outcome in outcomes]), strict=True):
+    found = accuracies([outcome.model for outcome in outcomes], data.test_images, data.test_labels)
+    for outcome, accuracy in zip(outcomes, found, strict=True):
         outcome.accuracy, outcome.model = accuracy, {}
     return outcomes
 
@@ -70,9 +76,10 @@ def _round(server: Server, outcome: Outcome, attack: Attack, sent: list[Arrays],
     honest = CLIENTS - attack.attackers
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", UserWarning)  # one per dropped reply; these are counted below
-        spoiled = attack.act(outcome.model, sent[:honest], sent[honest:], torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        spoiled = attack.act(Seen(outcome.model, sent[:honest], sent[honest:], generator, server))
         try:
-            found = server.step(outcome.model, dict(enumerate([*sent[:honest], *spoiled])))
+            found = server.step(outcome.model, dict(enumerate([*sent[:honest], *spoiled])), asked=CLIENTS)
         except Exception as error:  # noqa: BLE001  a crash is a result
             outcome.error = f"{type(error).__name__}: {error}"
             return
