@@ -27,8 +27,9 @@ class TrustedMGDA(GramianAggregator):
     low cap. The direction is that of the conditional value-at-risk under the probabilities p; if all are 1/m, this
     is the paper's capped MGDA with $C = 1/(\epsilon m)$.
 
-    With at most f hostile updates, $\|d - \bar u\| \le \frac{4f}{m - 2f} D + 2 (1 - \epsilon) \tau$, where $\bar u$ is
-    the mean of the honest $u_k$, D the largest distance between two of them, and $\tau$ the median length.
+    With at most f hostile updates, $\|d - \bar u\| \le \frac{2f}{\sqrt{m (m - 2f)}} D + 2 (1 - \epsilon) \tau$, where
+    $\bar u$ is the mean of the honest $u_k$, D the largest distance between two of them, and $\tau$ the median length
+    (docs/trusted.md has the proof).
 
     Updates of zero length have no direction. They are left out.
 
