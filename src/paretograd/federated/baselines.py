@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from paretograd.aggregators.krum import Krum as KrumRule
 from paretograd.checks import as_count
 from paretograd.errors import ParameterError
 from paretograd.federated.rules import CoordinateRule, GramianRule
+from paretograd.geometry.gramian import Array, as_array
 
 #: Maximum number of steps of Weiszfeld's iteration, and the relative change at which it stops.
 _STEPS, _CHANGE = 1000, 1e-12
@@ -94,10 +96,10 @@ class GeometricMedian(GramianRule):
     label = "Geometric median"
 
     def weights(self, gramian: Tensor) -> Tensor:
-        return geometric_median_weights(gramian)
+        return torch.from_numpy(geometric_median_weights(as_array(gramian))).to(gramian)
 
 
-def geometric_median_weights(G: Tensor) -> Tensor:
+def geometric_median_weights(G: Array) -> Array:
     """Return the weights of the geometric median, on the simplex, from a Gramian ``(m, m)``.
 
     The sum of distances has a kink at each update, which the iteration can neither leave nor reach. Each update is
@@ -106,46 +108,41 @@ def geometric_median_weights(G: Tensor) -> Tensor:
     m = len(G)
     corner = _median_among(G)
     if corner is not None:
-        return torch.eye(m, dtype=G.dtype, device=G.device)[corner]
-    weights = torch.full((m,), 1.0 / m, dtype=G.dtype, device=G.device)
+        return np.asarray(np.eye(m)[corner])
+    squares, weights = G.diagonal(), np.full(m, 1.0 / m)
     for _ in range(_STEPS):
-        distances = _distances(G, weights)
+        products = G.dot(weights)
+        distances = np.sqrt(np.maximum(weights.dot(products) - 2.0 * products + squares, 0.0))
         least = distances[distances > 0.0].min()
-        found = 1.0 / distances.clamp(min=1e-12 * float(least))
-        found = found / found.sum()
+        found = 1.0 / np.maximum(distances, 1e-12 * least)
+        found /= np.add.reduce(found)
         # Relative to each weight: the weight of a distant update is tiny, but still moves the sum.
-        change = float(((found - weights).abs() / found).max())
+        change = (np.abs(found - weights) / found).max()
         weights = found
         if change <= _CHANGE:
             break
     return weights
 
 
-def _median_among(G: Tensor) -> int | None:
+def _median_among(G: Array) -> int | None:
     """Return the update that is itself the geometric median, or None."""
     squares = G.diagonal()
     sums = squares + squares[:, None]
-    apart = (sums - 2.0 * G).clamp(min=0.0)
+    apart = sums - 2.0 * G
     # Compare only the two updates: a long third one must not make them equal.
-    apart = torch.where(apart > _SAME * sums, apart, 0.0).sqrt()
-    for k in range(len(G)):
-        others = apart[k] > 0.0
-        if not bool(others.any()):
-            return k
+    others = apart > _SAME * sums
+    pulls = np.where(others, 1.0 / np.sqrt(np.where(others, apart, 1.0)), 0.0)
+    for k, pull in enumerate(pulls):
         # Pull of the unit vectors from update k to the others; each update that coincides with k resists with force 1.
-        pull = torch.where(others, 1.0 / torch.where(others, apart[k], 1.0), 0.0)
-        coefficients = pull.clone()
-        coefficients[k] -= pull.sum()
-        strength = float((coefficients @ G @ coefficients).clamp(min=0.0).sqrt())
-        if strength <= float((~others).sum()) * (1.0 + 1e-12):
+        total = np.add.reduce(pull)
+        if total == 0.0:
+            return k
+        coefficients = pull.copy()
+        coefficients[k] -= total
+        strength = np.sqrt(max(coefficients.dot(G.dot(coefficients)), 0.0))
+        if strength <= np.count_nonzero(~others[k]) * (1.0 + 1e-12):
             return k
     return None
-
-
-def _distances(G: Tensor, weights: Tensor) -> Tensor:
-    """Return the distance of the weighted combination from each update, ``(m,)``."""
-    products = G @ weights
-    return (weights @ products - 2.0 * products + G.diagonal()).clamp(min=0.0).sqrt()
 
 
 #: All baselines with default parameters, by label.

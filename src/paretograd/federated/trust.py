@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from paretograd.aggregators.base import Description, GramianAggregator
 from paretograd.checks import as_number
@@ -88,8 +87,7 @@ def trust(C: Array, hostile: int) -> Array:
     nearest = np.argsort(-np.round(C, 12), axis=1, kind="stable")[:, : m - hostile]
     mixing = np.zeros((m, m))
     np.put_along_axis(mixing, nearest, 1.0 / (m - hostile), axis=1)
-    middle = geometric_median_weights(torch.from_numpy(mixing @ C @ mixing.T)).numpy()
-    found: Array = middle @ mixing
+    found: Array = geometric_median_weights(mixing @ C @ mixing.T) @ mixing
     return found
 
 
