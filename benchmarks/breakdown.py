@@ -20,7 +20,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import breakdown_report as report
-from common import in_parallel, use_one_thread
+from common import in_parallel, replace, use_one_thread
 
 if TYPE_CHECKING:
     from breakdown_run import Job
@@ -91,11 +91,12 @@ def _key(job: Job) -> str:
 
 
 def _kept(keep: Path | None) -> dict[str, Found]:
-    """Return the saved results by job. The last line may be incomplete."""
+    """Return the saved results by job, and drop the last line from the file if it is incomplete."""
     if keep is None or not keep.exists():
         return {}
-    lines = keep.read_text(encoding="utf-8").splitlines(keepends=True)
-    return {key: [tuple(row) for row in rows] for key, rows in map(json.loads, (x for x in lines if x.endswith("\n")))}
+    lines = [line for line in keep.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
+    replace(keep, "".join(lines))
+    return {key: [tuple(row) for row in rows] for key, rows in map(json.loads, lines)}
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -33,34 +32,17 @@ TASKS: dict[str, Callable[[int, Path | None], Data]] = {
 ByCount = Callable[[int], Attack]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """An attack by any number of clients.
-
-    Attributes:
-        text: what the attackers send, for the page.
-        source: who proposed it, for the page.
-        make: maps the number of attackers to the attack.
-        slow: whether it searches, which takes most of the time.
-    """
-
-    text: str
-    source: str
-    make: ByCount
-    slow: bool = False
-
-
 def _rows(attack: Callable[[Tensor, Seen, int], Tensor]) -> ByCount:
     """Return attacks on updates from a function of the honest updates and the number of attackers."""
-    return lambda count: Attack("", count, on_updates(lambda updates, seen: attack(updates, seen, count)))
+    return lambda count: Attack(count, on_updates(lambda updates, seen: attack(updates, seen, count)))
 
 
 def _replies(act: Act) -> ByCount:
-    return lambda count: Attack("", count, act)
+    return lambda count: Attack(count, act)
 
 
 def _flipped(count: int) -> Attack:
-    return Attack("", count, labels=lambda labels: attacks.flip_labels(labels, CLASSES))
+    return Attack(count, labels=lambda labels: attacks.flip_labels(labels, CLASSES))
 
 
 def _sign_flips(updates: Tensor, seen: Seen, count: int) -> Tensor:
@@ -90,68 +72,22 @@ def _adaptive(updates: Tensor, seen: Seen, count: int) -> Tensor:
     return attacks.adaptive(updates, server.rule, seen.generator, count, bound=server.bound)
 
 
-KINDS: dict[str, Kind] = {
-    "sign flip": Kind(
-        "each, minus the update of another honest client, with noise of 0.15 times its length",
-        "the paper",
-        _rows(_sign_flips),
-    ),
-    "zero": Kind(
-        "the unchanged global model", "", _rows(lambda updates, seen, count: attacks.zero_update(updates, count))
-    ),
-    "opposite": Kind(
-        "minus the mean of the honest updates: inner-product manipulation with factor 1",
-        "Xie et al., 2020",
-        _rows(lambda updates, seen, count: attacks.scaled_update(updates, -1.0, count)),
-    ),
-    "to the bound": Kind(
-        "-1000 times the mean, which the server shortens to the median length",
-        "Xie et al., 2020",
-        _rows(lambda updates, seen, count: attacks.scaled_update(updates, -1e3, count)),
-    ),
-    "small": Kind(
-        "-0.1 times the mean",
-        "Xie et al., 2020",
-        _rows(lambda updates, seen, count: attacks.scaled_update(updates, -0.1, count)),
-    ),
-    "little": Kind(
-        "the mean, less 1.5 standard deviations in each coordinate: a little is enough",
-        "Baruch et al., 2019",
-        _rows(lambda updates, seen, count: attacks.little_is_enough(updates, count, deviations=1.5)),
-    ),
-    "min-max": Kind(
-        "the mean, less as many standard deviations as keep the distance to each honest update within the largest "
-        "distance between two of these",
-        "Shejwalkar and Houmansadr, 2021",
-        _rows(lambda updates, seen, count: attacks.min_max(updates, count)),
-    ),
-    "min-sum": Kind(
-        "the same for the sum of squared distances",
-        "Shejwalkar and Houmansadr, 2021",
-        _rows(lambda updates, seen, count: attacks.min_sum(updates, count)),
-    ),
-    "mimic": Kind(
-        "copies of the first client's update",
-        "Karimireddy et al., 2022",
-        _rows(lambda updates, seen, count: attacks.mimic(updates, 0, count)),
-    ),
-    "noise": Kind(
-        "Gaussian noise, ten times as long as an honest update",
-        "",
-        _rows(lambda updates, seen, count: attacks.gaussian_noise(updates, seen.generator, count=count)),
-    ),
-    "labels": Kind("an update trained on labels $9 - c$ instead of $c$", "", _flipped),
-    "statistics": Kind(
-        "honest parameters, and statistics of BatchNorm that are as far off as the bound lets them be",
-        "",
-        _replies(_statistics),
-    ),
-    "silent": Kind("nothing", "", _replies(lambda seen: [])),
-    "adaptive": Kind(
-        "what turns the rule's direction against the mean most, found by search: the attackers know the rule, the "
-        "bound and all honest updates",
-        "`attacks.adaptive`",
-        _rows(_adaptive),
-        slow=True,
-    ),
+#: The attacks by name. The page describes them.
+ATTACKS: dict[str, ByCount] = {
+    "sign flip": _rows(_sign_flips),
+    "zero": _rows(lambda updates, seen, count: attacks.zero_update(updates, count)),
+    "opposite": _rows(lambda updates, seen, count: attacks.scaled_update(updates, -1.0, count)),
+    "to the bound": _rows(lambda updates, seen, count: attacks.scaled_update(updates, -1e3, count)),
+    "small": _rows(lambda updates, seen, count: attacks.scaled_update(updates, -0.1, count)),
+    "little": _rows(lambda updates, seen, count: attacks.little_is_enough(updates, count, deviations=1.5)),
+    "min-max": _rows(lambda updates, seen, count: attacks.min_max(updates, count)),
+    "min-sum": _rows(lambda updates, seen, count: attacks.min_sum(updates, count)),
+    "mimic": _rows(lambda updates, seen, count: attacks.mimic(updates, 0, count)),
+    "noise": _rows(lambda updates, seen, count: attacks.gaussian_noise(updates, seen.generator, count=count)),
+    "labels": _flipped,
+    "statistics": _replies(_statistics),
+    "silent": _replies(lambda seen: []),
+    "adaptive": _rows(_adaptive),
 }
+#: The attack that searches, which takes half of the time.
+SLOW = "adaptive"

@@ -68,13 +68,13 @@ class Results:
 
 def gather(found: Iterable[tuple[Job, list[tuple[str, float, str]]]], rules: Sequence[str]) -> Results:
     """Return the results of jobs in a fixed order."""
-    from breakdown_cases import KINDS, TASKS
+    from breakdown_cases import ATTACKS, TASKS
 
     by_seed: dict[tuple[str, str, str, int], dict[int, float]] = {
         (rule, task, attack, count): {}
         for rule in rules
         for task in TASKS
-        for attack, count in (("none", 0), *((kind, count) for kind in KINDS for count in COUNTS))
+        for attack, count in (("none", 0), *((name, count) for name in ATTACKS for count in COUNTS))
     }
     faults = []
     for job, rows in found:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from breakdown_cases import CASES, KINDS, TASKS
+from breakdown_cases import ATTACKS, CASES, SLOW, TASKS
 from hostile_cases import Attack
 from hostile_run import compete
 
@@ -30,8 +30,8 @@ class Job(NamedTuple):
 def jobs(rules: Sequence[str], seeds: int, rounds: int, together: int) -> list[Job]:
     """Return all jobs with up to ``together`` rules each, the longest first."""
     groups = [tuple(rules[start : start + together]) for start in range(0, len(rules), together)]
-    attacks = [(kind, count) for kind in KINDS for count in (1, 2, 3, 4)]
-    attacks.sort(key=lambda attack: not KINDS[attack[0]].slow)
+    attacks = [(name, count) for name in ATTACKS for count in (1, 2, 3, 4)]
+    attacks.sort(key=lambda attack: attack[0] != SLOW)
     return [
         Job(task, *attack, seed, rounds, group)
         for attack in (*attacks, ("none", 0))
@@ -48,7 +48,7 @@ def run(job: Job, digits: Path | None = None) -> list[tuple[str, float, str]]:
         job: what to train.
         digits: the file with the handwritten digits, if scikit-learn is not installed.
     """
-    attack = KINDS[job.attack].make(job.count) if job.count else Attack("", attackers=0)
+    attack = ATTACKS[job.attack](job.count) if job.count else Attack(attackers=0)
     cases = [case for case in CASES if case.rule in job.rules]
     found = compete(TASKS[job.task](job.seed, digits), job.attack, attack, cases, job.seed, job.rounds)
     return [(o.rule, o.accuracy, o.error or ("" if o.finite else "the model is not finite")) for o in found]

@@ -143,13 +143,11 @@ class Attack:
     """Behaviour of the last ``attackers`` clients.
 
     Attributes:
-        heading: heading of the column.
         act: returns what they send.
         labels: maps their labels to those that they train on.
         claim: changes the metrics that they report, like `huge_examples`.
     """
 
-    heading: str
     attackers: int = 1
     act: Act = field(default=lambda seen: seen.own)
     labels: Callable[[Tensor], Tensor] = field(default=lambda labels: labels)
@@ -197,25 +195,22 @@ def _statistics(seen: Seen) -> list[Arrays]:
 
 
 ATTACKS: dict[str, Attack] = {
-    "none": Attack("no attack", attackers=0),
-    "sign flip": Attack("sign flip", act=_on_updates(attacks.ON_UPDATES["sign-flip"])),
-    "sign flip, literal noise": Attack("literal noise", act=_on_updates(attacks.ON_UPDATES["sign-flip-literal"])),
-    "zero": Attack("zero", act=_on_updates(attacks.ON_UPDATES["zero"])),
-    "opposite": Attack("opposite", act=_on_updates(attacks.ON_UPDATES["collude"])),
-    "scaled": Attack("scaled", act=_on_updates(attacks.ON_UPDATES["scaled"])),
-    "label flip": Attack("labels", labels=lambda labels: attacks.flip_labels(labels, CLASSES)),
-    "huge num-examples": Attack(
-        "examples", act=_on_updates(attacks.ON_UPDATES["sign-flip"]), claim=attacks.huge_examples
-    ),
-    "statistics": Attack("statistics", act=_statistics),
-    "NaN": Attack("NaN", act=_on_updates(attacks.ON_UPDATES["nan"])),
-    "wrong shape": Attack("shape", act=lambda seen: [attacks.wrong_shape(r) for r in seen.own]),
-    "wrong keys": Attack("keys", act=lambda seen: [attacks.wrong_keys(r) for r in seen.own]),
+    "none": Attack(attackers=0),
+    "sign flip": Attack(act=_on_updates(attacks.ON_UPDATES["sign-flip"])),
+    "sign flip, literal noise": Attack(act=_on_updates(attacks.ON_UPDATES["sign-flip-literal"])),
+    "zero": Attack(act=_on_updates(attacks.ON_UPDATES["zero"])),
+    "opposite": Attack(act=_on_updates(attacks.ON_UPDATES["collude"])),
+    "scaled": Attack(act=_on_updates(attacks.ON_UPDATES["scaled"])),
+    "label flip": Attack(labels=lambda labels: attacks.flip_labels(labels, CLASSES)),
+    "huge num-examples": Attack(act=_on_updates(attacks.ON_UPDATES["sign-flip"]), claim=attacks.huge_examples),
+    "statistics": Attack(act=_statistics),
+    "NaN": Attack(act=_on_updates(attacks.ON_UPDATES["nan"])),
+    "wrong shape": Attack(act=lambda seen: [attacks.wrong_shape(r) for r in seen.own]),
+    "wrong keys": Attack(act=lambda seen: [attacks.wrong_keys(r) for r in seen.own]),
     "two collude": Attack(
-        "two collude", attackers=2, act=_on_updates(lambda updates, generator: attacks.colluding(updates, generator, 2))
+        attackers=2, act=_on_updates(lambda updates, generator: attacks.colluding(updates, generator, 2))
     ),
     "two collude, to the bound": Attack(
-        "two collude, to the bound",
         attackers=2,
         act=_on_updates(lambda updates, generator: attacks.colluding(updates, generator, 2, factor=1e3)),
     ),

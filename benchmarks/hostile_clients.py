@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -47,6 +48,7 @@ class Data(NamedTuple):
     test_labels: Tensor
 
 
+@functools.lru_cache(maxsize=4)
 def drawn_digits(seed: int) -> Data:
     """Return digits of the example app: half of a client's images show its own three digits."""
     images, labels = zip(*(client_data(CLIENTS * seed + client) for client in range(CLIENTS)), strict=True)
@@ -54,6 +56,7 @@ def drawn_digits(seed: int) -> Data:
     return Data(torch.stack(images).flatten(2), torch.stack(labels), pictures.flatten(1), digits)
 
 
+@functools.lru_cache(maxsize=4)
 def handwritten_digits(seed: int, file: Path | None = None) -> Data:
     """Return the handwritten digits of scikit-learn, which clients share evenly.
 
