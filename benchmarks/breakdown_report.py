@@ -22,6 +22,8 @@ DEFAULT = "Trusted MGDA"
 CHOSEN = (DEFAULT, "Mean", "Capped MGDA, C = 0.15")
 BASELINES = ("Krum", "Multi-Krum", "Coordinate median", "Trimmed mean", "Geometric median")
 COUNTS = (1, 2, 3, 4)
+#: A rule that reaches less without an attack has not learned the task, so that no attack can break it.
+LEARNED = 0.5
 TITLES = {"drawn": "drawn digits, uneven clients", "handwritten": "handwritten digits, even clients"}
 
 
@@ -49,7 +51,12 @@ class Results:
         return accuracy < (1.0 - LOSS) * self.free(rule, task)
 
     def breakdown(self, rule: str, task: str) -> str:
-        """Return the smallest number of attackers at which some attack costs more than a tenth of the accuracy."""
+        """Return the smallest number of attackers at which some attack costs more than a tenth of the accuracy.
+
+        It is a dash for a rule that does not learn the task.
+        """
+        if self.free(rule, task) < LEARNED:
+            return "-"
         broken = [count for count in COUNTS if self.lost(rule, task, self.worst(rule, task, count)[0])]
         return str(broken[0]) if broken else f"> {COUNTS[-1]}"
 
@@ -199,8 +206,9 @@ def markdown(results: Results, facts: dict[str, Any]) -> str:
         "### Breakdown points",
         "",
         "A rule breaks at the smallest number of attackers of ten at which some attack costs more than "
-        f"{LOSS:.0%} of its accuracy. The other columns show, for each task, the accuracy without an attack, and "
-        "under the worst attack by one to four clients.",
+        f"{LOSS:.0%} of its accuracy. A dash marks a rule that reaches less than {LEARNED:.0%} without an attack. "
+        "The other columns show, for each task, the accuracy without an attack, and under the worst attack by one to "
+        "four clients.",
         "",
         *markdown_table(_headings(results), _unbroken(overview(results))),
     ]
