@@ -131,18 +131,21 @@ def bounded_weights(
 class Streamed:
     """The direction of a rule for updates that are read in blocks.
 
-    The Gramian takes one pass over the updates, and the direction another one. A function that is no rule of a known
-    kind gets all rows at once, for which it needs twice the memory of float32 replies.
+    The direction takes one pass over the updates. A function that is no rule of a known kind gets all rows at once, for
+    which it needs twice the memory of float32 replies.
 
     Args:
         updates: the updates.
+        G: their Gramian.
         rule: the rule; an error means that it has no answer.
         bound: treatment of the lengths: see `combine_updates`.
         limit: the length for it; None for the median.
     """
 
-    def __init__(self, updates: Updates, rule: Rule, bound: Bound = "clip", limit: Limit | None = None) -> None:
-        self.weighed = weigh(updates.gramian(), rule, bound, limit)
+    def __init__(
+        self, updates: Updates, G: Tensor, rule: Rule, bound: Bound = "clip", limit: Limit | None = None
+    ) -> None:
+        self.weighed = weigh(G, rule, bound, limit)
         self.conflicts = self.weighed.conflicts
         self._updates, self._rule = updates, rule
         self._whole: Tensor | None = None

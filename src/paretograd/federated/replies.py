@@ -40,7 +40,9 @@ class Checked(NamedTuple):
     dropped: list[Dropped]
 
 
-def check_replies(model: Arrays, replies: Mapping[int, object], averaged: Collection[str] = ()) -> Checked:
+def check_replies(
+    model: Arrays, replies: Mapping[int, object], averaged: Collection[str] = (), unread: Collection[str] = ()
+) -> Checked:
     """Drop replies that are not models of the same form with finite numbers.
 
     Args:
@@ -48,13 +50,14 @@ def check_replies(model: Arrays, replies: Mapping[int, object], averaged: Collec
         replies: the reply of each node, of any type; an exception for one that could not be read.
         averaged: names of arrays that are averaged. Those whose name marks them as variances must not be negative.
             Where the model's array is infinite, as in a mask, replies must equal it.
+        unread: names of arrays whose form is checked, but not their numbers.
     """
     valid: dict[int, dict[str, NDArray[np.generic]]] = {}
     dropped = []
     for node in sorted(replies):
         reply = replies[node]
         try:
-            reason = fault(model, reply, averaged)
+            reason = fault(model, reply, averaged, unread)
             if reason is None:
                 assert isinstance(reply, Mapping)
                 valid[node] = {name: np.asarray(reply[name]) for name in model}
@@ -65,7 +68,7 @@ def check_replies(model: Arrays, replies: Mapping[int, object], averaged: Collec
     return Checked(valid, dropped)
 
 
-def fault(model: Arrays, reply: object, averaged: Collection[str] = ()) -> str | None:
+def fault(model: Arrays, reply: object, averaged: Collection[str] = (), unread: Collection[str] = ()) -> str | None:
     """Return a description of the fault of a reply, or None. The arguments are those of `check_replies`."""
     if isinstance(reply, Exception):
         reason = str(reply)[:300]
@@ -84,7 +87,7 @@ def fault(model: Arrays, reply: object, averaged: Collection[str] = ()) -> str |
             return f"{name} has shape {found.shape}, not {wanted.shape}"
         if found.dtype != wanted.dtype:
             return f"{name} has dtype {found.dtype}, not {wanted.dtype}"
-        if found.dtype.kind == "f":
+        if found.dtype.kind == "f" and name not in unread:
             constants = name in averaged and not _within(wanted)
             if constants and (broken := _constants_fault(name, wanted, found)) is not None:
                 return broken

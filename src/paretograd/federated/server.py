@@ -18,7 +18,7 @@ from paretograd.checks import as_count, as_number
 from paretograd.errors import InfeasibleCapError, InputError, ParameterError
 from paretograd.federated.aggregation import Bound, Limit, Streamed
 from paretograd.federated.lengths import Lengths
-from paretograd.federated.replies import Arrays, Dropped, check_replies, fault
+from paretograd.federated.replies import LARGEST, Arrays, Dropped, check_replies, fault
 from paretograd.federated.rules import Rule
 from paretograd.federated.trust import TrustedMGDA, as_attackers
 from paretograd.federated.updates import Updates
@@ -147,28 +147,35 @@ class Server:
                 stacklevel=2,
             )
         averaged = set(model) - set(names)
-        valid, dropped = check_replies(model, replies, averaged)
-        for node, reason in dropped:
+        # The Gramian shows whose parameters are not finite, without another pass over the replies.
+        valid, dropped = check_replies(model, replies, averaged, unread=names)
+        G = Updates(model, list(valid.values()), names).gramian()
+        usable = G.diagonal() <= LARGEST**2
+        for node in [node for node, good in zip(valid, usable.tolist(), strict=True) if not good]:
+            reason = fault(model, valid.pop(node), averaged) or f"its update is longer than {LARGEST:g}"
+            dropped.append(Dropped(node, reason))
+        G = G[usable][:, usable]
+        for node, reason in sorted(dropped):
             warnings.warn(f"the reply of node {node} is not used: {reason}", stacklevel=2)
         asked = len(replies) if asked is None else asked
         if len(valid) < self.quorum(asked):
             warnings.warn(self._too_few(len(valid), asked), stacklevel=2)
-            return _unmoved(model, dropped)
+            return _unmoved(model, sorted(dropped))
         updates = Updates(model, list(valid.values()), names)
         population = clients if clients is not None and clients > asked else 0
         found = self._combined(
-            updates, lambda norms: self._lengths.limit(dict(zip(valid, norms, strict=True)), population)
+            updates, G, lambda norms: self._lengths.limit(dict(zip(valid, norms, strict=True)), population)
         )
         moved = None if found is None else self._moved(updates, found)
         if found is None or moved is None:
-            return _unmoved(model, dropped)
+            return _unmoved(model, sorted(dropped))
         moved = {name: moved[name] if name in moved else np.array(array) for name, array in model.items()}
         self._settle(moved, valid, [name for name in model if name not in names])
         broken = fault(model, moved, averaged)
         if broken is not None:
             self._velocity = None  # it may be the cause, and would break all later rounds
             warnings.warn(f"the next model is rejected, since it would be broken: {broken}", stacklevel=2)
-            return _unmoved(model, dropped)
+            return _unmoved(model, sorted(dropped))
         nodes, weighed = tuple(valid), found.weighed
         self._lengths.remember(dict(zip(nodes, weighed.norms.tolist(), strict=True)))
         weights = torch.full_like(weighed.norms, torch.nan) if weighed.weights is None else weighed.weights
@@ -180,7 +187,7 @@ class Server:
             tuple(weighed.norms.tolist()),
             weighed.gamma,
             tuple(nodes[row] for row in found.conflicts),
-            tuple(dropped),
+            tuple(sorted(dropped)),
         )
 
     def _too_few(self, valid: int, asked: int) -> str:
@@ -212,16 +219,16 @@ class Server:
             raise InputError(f"the global model cannot be trained: {reason}")
         return names
 
-    def _combined(self, updates: Updates, limit: Limit) -> Streamed | None:
+    def _combined(self, updates: Updates, G: Tensor, limit: Limit) -> Streamed | None:
         """Return the rule's answer, or None if it has none for these updates, which the clients determine."""
         try:
-            return Streamed(updates, self.rule, self.bound, limit)
+            return Streamed(updates, G, self.rule, self.bound, limit)
         except InfeasibleCapError as error:
             # As clients drop out, 1/m grows until no weights below the cap sum to 1.
             warnings.warn(f"the mean is used in this round: {error}", stacklevel=3)
-            return Streamed(updates, Mean(), self.bound, limit)
+            return Streamed(updates, G, Mean(), self.bound, limit)
         except InputError as error:
-            milder = _with_fewer_attackers(updates, self.rule, self.bound, limit, error)
+            milder = _with_fewer_attackers(updates, G, self.rule, self.bound, limit, error)
             if milder is not None:
                 return milder
             why = str(error)
@@ -234,7 +241,7 @@ class Server:
         """Return the arrays after the server's step, or None if a rule fails on a later block than the first."""
         pieces = self._with_momentum(found.pieces(), updates.shape[1]) if self.momentum else found.pieces()
         try:
-            return updates.moved(self.lr * piece for piece in pieces)
+            return updates.moved(pieces if self.lr == 1 else (self.lr * piece for piece in pieces))
         except Exception as error:  # noqa: BLE001  as above
             self._velocity = None  # a part of it has changed
             warnings.warn(f"this round leaves the model unchanged: {_failure(error)}", stacklevel=3)
@@ -322,7 +329,9 @@ def buffer_names(module: nn.Module) -> frozenset[str]:
     return frozenset(buffers & set(module.state_dict()))
 
 
-def _with_fewer_attackers(updates: Updates, rule: Rule, bound: Bound, limit: Limit, why: InputError) -> Streamed | None:
+def _with_fewer_attackers(
+    updates: Updates, G: Tensor, rule: Rule, bound: Bound, limit: Limit, why: InputError
+) -> Streamed | None:
     """Apply a rule such as Krum with the most ``attackers`` that it accepts for this many updates; None if none fits.
 
     Without this, clients that fail could end the training: Krum for three attackers needs nine updates, and two of ten
@@ -335,7 +344,7 @@ def _with_fewer_attackers(updates: Updates, rule: Rule, bound: Bound, limit: Lim
         milder: Any = copy.copy(rule)
         milder.attackers = attackers
         try:
-            found = Streamed(updates, milder, bound, limit)
+            found = Streamed(updates, G, milder, bound, limit)
         except ParameterError:
             continue
         warnings.warn(f"attackers={attackers} in this round, for {len(updates)} valid replies: {why}", stacklevel=4)

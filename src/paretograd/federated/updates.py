@@ -1,8 +1,8 @@
 """`Updates`: the global model minus each client's, computed in blocks of columns from arrays that stay where they are.
 
 The columns are the entries of the model's arrays, one array after the other. A block has the same columns however these
-are split into arrays. All numbers are computed in float64, in which the difference of two float32 numbers is exact
-unless their sizes differ by a factor of more than 2^29.
+are split into arrays. Numbers are computed in float64, in which the difference of two float32 numbers is exact unless
+their sizes differ by a factor of more than 2^29. Only the sum that moves a float32 model is computed in float32.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _ENTRIES = 1 << 18
 #: Fewest columns of a block. With more than 256 clients a block is larger, and no slower.
 _FEWEST_COLUMNS = 1 << 10
 
-
-_Block = NDArray[np.float64]
+#: Most updates for which float32 is precise enough to move a float32 model, and the range of their weights.
+_FEW, _LEAST, _LARGEST = 32, 1e-30, 1e30
 
 
 class _Span(NamedTuple):
@@ -54,6 +54,7 @@ class Updates:
         self.shape = len(replies), sum(model[name].size for name in names)
         self.columns = max(_FEWEST_COLUMNS, _ENTRIES // max(self.shape[0], 1))
         self._infinite = {name for name in names if not _finite(model[name])}
+        self._single = len(replies) <= _FEW and all(model[name].dtype == np.float32 for name in names)
 
     def __len__(self) -> int:
         """Return the number m of updates."""
@@ -64,22 +65,32 @@ class Updates:
         return map(torch.from_numpy, self._blocks())
 
     def gramian(self) -> Tensor:
-        """Return the Gramian ``(m, m)``, in float64."""
+        """Return the Gramian ``(m, m)``, in float64.
+
+        The diagonal shows updates that are not finite, or too long, without another pass.
+        """
         found = np.zeros((len(self), len(self)))
-        for rows in self._blocks():
-            found += rows @ rows.T
+        with np.errstate(invalid="ignore", over="ignore"):
+            for rows in self._blocks():
+                found += rows @ rows.T
         return torch.from_numpy(found)
 
     def combine(self, weights: Tensor) -> Iterator[Tensor]:
         """Yield ``sum_k w_k u_k`` in the blocks of columns, in float64.
 
+        For a few updates of a float32 model, it is rounded to float32 on the way, like the model that it moves.
+
         Args:
             weights: shape ``(m,)``.
         """
         factors = weights.detach().cpu().double().numpy()
-        for rows in self._blocks():
+        sizes = np.abs(factors[factors != 0])
+        single = self._single and bool(((sizes >= _LEAST) & (sizes <= _LARGEST)).all())
+        if single:
+            factors = factors.astype(np.float32)
+        for rows in self._blocks(np.float32 if single else np.float64):
             # BLAS would wake threads for each block, which takes longer than the product itself on a busy machine.
-            yield torch.from_numpy(np.einsum("k,kj->j", factors, rows))
+            yield torch.from_numpy(np.einsum("k,kj->j", factors, rows)).double()
 
     def dense(self) -> Tensor:
         """Return all rows ``(m, n)`` in float64: twice the memory of float32 replies."""
@@ -119,21 +130,26 @@ class Updates:
         if spans:
             yield spans
 
-    def _blocks(self) -> Iterator[_Block]:
-        model, memory = _flat(self._model, self._names), _empty(len(self), self.columns).numpy()
+    def _blocks(self, dtype: type = np.float64) -> Iterator[NDArray[Any]]:
+        model = _flat(self._model, self._names)
+        memory: NDArray[Any] = np.empty((len(self), self.columns), dtype)
         replies = [_flat(reply, self._names) for reply in self._replies]
         for spans in self._spans():
             block = memory[:, : spans[-1].last]
             for name, first, last, start, stop in spans:
-                part, wanted = block[:, first:last], np.asarray(model[name][start:stop], dtype=np.float64)
-                for row, reply in zip(part, replies, strict=True):
-                    row[:] = reply[name][start:stop]
-                if name not in self._infinite:
-                    np.subtract(wanted, part, out=part)
-                    continue
-                with np.errstate(invalid="ignore"):
-                    np.subtract(wanted, part, out=part)
-                part[np.isnan(part)] = 0.0  # infinity minus the same infinity
+                part: NDArray[Any] = block[:, first:last]
+                wanted: NDArray[Any] = np.asarray(model[name][start:stop], dtype=dtype)
+                sent = (np.asarray(reply[name][start:stop]) for reply in replies)
+                with np.errstate(invalid="ignore"):  # infinity minus infinity
+                    if self._model[name].dtype == dtype:
+                        for row, entries in zip(part, sent, strict=True):
+                            np.subtract(wanted, entries, out=row)
+                    else:  # a conversion within the subtraction takes longer
+                        for row, entries in zip(part, sent, strict=True):
+                            row[:] = entries
+                        np.subtract(wanted, part, out=part)
+                if name in self._infinite:
+                    part[np.isnan(part)] = 0.0
             yield block
 
 
