@@ -1,7 +1,7 @@
 """Measure what a round costs the server of a federation: memory beyond the replies, and time, beside FedAvg.
 
     python benchmarks/federated_cost.py                     # ten clients, 5e6 parameters: three minutes
-    python benchmarks/federated_cost.py --spooled /scratch  # 100 clients, 1e8 parameters on disk: 40 GB, ten minutes
+    python benchmarks/federated_cost.py --spooled /scratch  # 100 clients, 1e8 parameters on disk: 40 GB, four minutes
     python benchmarks/federated_cost.py --render            # updates the tables in docs/federated-cost.md
 
 It needs Flower. Each strategy aggregates the same replies in a process of its own: messages whose arrays are bytes, as
