@@ -51,7 +51,7 @@ BANDS = (
         "Studies",
         "commands and pages",
         "#D9CFE3",
-        {"cli": "commands", "experiments": "studies", "reports": "tables, figures"},
+        {"cli": "commands", "bench": "real tasks", "experiments": "studies", "reports": "tables, figures"},
     ),
     (
         "Engines",
