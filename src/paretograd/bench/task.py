@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -67,8 +67,8 @@ class Data(NamedTuple):
 class Task(ABC):
     """A problem with m losses.
 
-    Many networks of a task are trained at once: `torch.vmap` runs `losses` and `predict` over stacked parameters. So
-    they must be functions of the network and the batch, without side effects, branches on values, or BatchNorm.
+    Many networks of a task are trained at once: `torch.vmap` runs `losses` over stacked parameters and stacked batches.
+    So `losses` is a function of the network and the batch, without side effects, branches on values, or BatchNorm.
 
     Args:
         small: take the variant for two CPU cores: fewer rows, a narrower network, fewer steps.
@@ -77,24 +77,28 @@ class Task(ABC):
         name: on the command line.
         title: in tables.
         summary: one sentence for ``paretograd bench list``.
-        objectives: a name for each loss.
-        metrics: what `score` returns.
         sources: the data sets; none if the data are made.
         single: True if a network that is trained with one loss alone is a sensible reference for its metrics. If not,
-            the reference is the mean of all losses with the same budget of trials.
+            the reference is the mean of all losses, tuned alike.
+        acts: True if the rows of a step depend on the network, as in control.
+        objectives: a name for each loss.
+        metrics: what `scores` returns.
         steps: number of training steps.
         batch_size: number of rows in a step.
+        rates: smallest and largest learning rate of the search, for each optimizer.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     summary: ClassVar[str]
-    objectives: tuple[str, ...]
-    metrics: tuple[Metric, ...]
     sources: ClassVar[tuple[Source, ...]] = ()
     single: ClassVar[bool] = True
+    acts: ClassVar[bool] = False
+    objectives: tuple[str, ...]
+    metrics: tuple[Metric, ...]
     steps: int
     batch_size: int
+    rates: ClassVar[Mapping[str, tuple[float, float]]] = {"sgd": (1e-3, 1.0), "adamw": (1e-4, 1e-2)}
 
     def __init__(self, *, small: bool = False) -> None:
         self.small = small
@@ -108,6 +112,10 @@ class Task(ABC):
                 `paretograd.problems.sources.read` does.
         """
 
+    def made(self) -> Data:
+        """Return invented rows of the same form, to try the benchmark without the data; the same in every call."""
+        return self.load()
+
     @abstractmethod
     def network(self) -> nn.Module:
         """Return a new network. Torch's generator has been seeded."""
@@ -117,27 +125,18 @@ class Task(ABC):
         """Return the m losses of a batch, as scalars."""
 
     @abstractmethod
-    def predict(self, network: nn.Module, batch: Batch) -> Tensor:
-        """Return what `score` needs to know of some rows; the first dimension is the rows."""
+    def scores(self, network: nn.Module, rows: Batch) -> Sequence[float]:
+        """Return the metrics of one network on validation or test rows. Gradients are off."""
 
-    @abstractmethod
-    def score(self, predictions: Tensor, batch: Batch) -> Sequence[float]:
-        """Return the metrics of one network.
-
-        Args:
-            predictions: for all rows of a part of the data.
-            batch: these rows.
-        """
-
-    def batch(self, data: Data, generator: torch.Generator) -> Batch:
-        """Draw the rows of a step, with replacement.
+    def batch(self, data: Data, generator: torch.Generator, network: nn.Module) -> Batch:
+        """Draw the rows of a step; by default from the training rows, with replacement.
 
         Args:
             data: on the device to train on.
             generator: on the CPU; seeded anew for every step, so that a run can continue anywhere.
+            network: as it is before the step; used only by tasks that act.
         """
-        count = len(data.train[0])
-        chosen = torch.randint(count, (self.batch_size,), generator=generator, device="cpu")
+        chosen = torch.randint(len(data.train[0]), (self.batch_size,), generator=generator, device="cpu")
         chosen = chosen.to(data.train[0].device, non_blocking=True)
         return tuple(part[chosen] for part in data.train)
 
