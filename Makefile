@@ -23,13 +23,16 @@ FLOWER_PIP  := $(FLOWER_VENV)/bin/python -m pip install -qq --disable-pip-versio
 MODELS_VENV := .venv-models
 MODELS_PIP  := $(MODELS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
+# The wheel is installed beside torch alone.
+WHEEL_VENV := .venv-wheel
+
 # TorchJD's own tests, unpacked from its source distribution.
 THEIR_TESTS := .torchjd-tests
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:   # two pips in one environment would race
-.PHONY: help demo test test-processors test-kernels test-flower test-models test-torchjd fuzz lint types imports docs bench clean
+.PHONY: help demo test test-processors test-kernels test-flower test-models test-torchjd test-wheel fuzz lint types imports docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -60,6 +63,9 @@ test-models: $(MODELS_VENV)/.stamp  ## test backward on real architectures, smal
 test-torchjd: $(VENV)/.stamp-test-torchjd $(THEIR_TESTS)/.stamp  ## test rules of both libraries in each other, with TorchJD's own properties
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -c tests_torchjd/pytest.ini tests_torchjd $(ARGS)
 
+test-wheel: $(VENV)/.stamp-test-wheel $(WHEEL_VENV)/.stamp  ## build the wheel and use it alone, with each extra, and through mypy and pyright
+	PYRIGHT_PYTHON_GLOBAL_NODE=1 $(BIN)/python tests_wheel/check.py $(WHEEL_VENV)
+
 fuzz: $(VENV)/.stamp-test  ## check every rule on 200,000 hard Jacobians, about an hour; ARGS="--seconds 60" for less
 	$(BIN)/python benchmarks/fuzz.py --workers $(WORKERS) $(ARGS)
 
@@ -82,8 +88,8 @@ bench: $(VENV)/.stamp-bench  ## compare the time and accuracy of the solvers wit
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/solvers.py
 
 clean:  ## remove the virtual environments and all generated files
-	rm -rf $(VENV) $(FLOWER_VENV) $(MODELS_VENV) $(THEIR_TESTS) site demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
-	find src tests tests_flower tests_models tests_torchjd examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	rm -rf $(VENV) $(FLOWER_VENV) $(MODELS_VENV) $(WHEEL_VENV) $(THEIR_TESTS) site demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find src tests tests_flower tests_models tests_torchjd tests_wheel examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Install torch first and alone, so that no dependent package can pick another build.
 $(VENV)/.stamp-torch: constraints.txt
@@ -111,6 +117,12 @@ $(MODELS_VENV)/.stamp: constraints.txt pyproject.toml
 	@$(PYTHON) -m venv $(MODELS_VENV)
 	@$(MODELS_PIP) torch
 	@$(MODELS_PIP) -e '.[test-models]'
+	@touch $@
+
+$(WHEEL_VENV)/.stamp: constraints.txt
+	@echo "setting up $(WHEEL_VENV): torch"
+	@$(PYTHON) -m venv $(WHEEL_VENV)
+	@$(WHEEL_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt torch
 	@touch $@
 
 $(THEIR_TESTS)/.stamp: tests_torchjd/sdist.txt tests_torchjd/fetch.py | $(VENV)/.stamp-test-torchjd
