@@ -1,0 +1,235 @@
+"""Many networks of a task at once: stacked parameters, the gradients of all losses, and stacked optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from paretograd.bench.task import Batch, Task
+from paretograd.errors import InputError, ParameterError
+
+#: Names of the optimizers.
+OPTIMIZERS = ("sgd", "adamw")
+_MOMENTUM = 0.9
+#: AdamW's decay rates, its term against division by zero, and its weight decay: torch's defaults.
+_MEAN, _SQUARE, _EPS, _DECAY = 0.9, 0.999, 1e-8, 0.01
+
+
+class _Losses(nn.Module):
+    """The losses of a task as a module, for `functional_call`."""
+
+    def __init__(self, task: Task, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self._task = network, task
+
+    def forward(self, batch: Batch) -> tuple[Tensor, ...]:
+        return tuple(self._task.losses(self.network, batch))
+
+
+class Part(NamedTuple):
+    """A parameter within the vector of a network.
+
+    Attributes:
+        name: of the parameter.
+        shape: of the parameter.
+        columns: its place in the vector.
+    """
+
+    name: str
+    shape: torch.Size
+    columns: slice
+
+
+class Pass(NamedTuple):
+    """A forward pass of B networks.
+
+    Attributes:
+        losses: m vectors with B entries, each with its graph.
+        leaves: the parameters of that graph, in the order of `Networks.parts`.
+    """
+
+    losses: tuple[Tensor, ...]
+    leaves: list[Tensor]
+
+    @property
+    def values(self) -> Tensor:
+        """The losses without their graph, ``(B, m)``, float64, on the CPU."""
+        return torch.stack([loss.detach() for loss in self.losses], dim=1).double().cpu()
+
+
+class Networks:
+    """B networks of a task with the same shape.
+
+    Args:
+        task: creates the networks, and has their losses.
+        seeds: one for the initial weights of each network.
+        device: where the networks are.
+        dtype: of the parameters.
+
+    Attributes:
+        flat: the parameters, ``(B, n)``; an optimizer changes them in place.
+        parts: where each parameter is.
+    """
+
+    def __init__(
+        self, task: Task, seeds: Sequence[int], device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> None:
+        made: dict[int, nn.Module] = {}
+        for seed in dict.fromkeys(seeds):
+            with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+                torch.manual_seed(seed)
+                made[seed] = task.network()
+        first = made[seeds[0]]
+        if any(True for _ in first.buffers()):
+            raise InputError(f"the network of {task.name} has buffers, such as BatchNorm's; use GroupNorm or LayerNorm")
+        named = dict(first.named_parameters())
+        ends = list(accumulate((value.numel() for value in named.values()), initial=0))
+        self.parts = [
+            Part(name, value.shape, slice(*place))
+            for (name, value), place in zip(named.items(), pairwise(ends), strict=True)
+        ]
+        vectors = {seed: nn.utils.parameters_to_vector(network.parameters()) for seed, network in made.items()}
+        self.flat = torch.stack([vectors[seed].detach() for seed in seeds]).to(device, dtype)
+        self._one = first.to(device, dtype).requires_grad_(False)
+        self._losses = _Losses(task, self._one)
+        self._private: dict[str, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.flat)
+
+    def one(self, index: int) -> nn.Module:
+        """Return the network with this index. The module is the same in every call."""
+        for part, param in zip(self.parts, self._one.parameters(), strict=True):
+            param.copy_(self.flat[index, part.columns].view(part.shape))
+        return self._one
+
+    def forward(self, batch: Batch, common: bool) -> Pass:
+        """Compute the losses of all networks.
+
+        Args:
+            batch: one batch for each network, stacked along a new first dimension, or one for all.
+            common: True if there is one batch for all.
+        """
+        places = (self.flat[:, part.columns].reshape(len(self), *part.shape) for part in self.parts)
+        leaves = [place.detach() for place in places]  # views of the vectors
+        for leaf in leaves:
+            leaf.requires_grad_()
+
+        def losses(params: Sequence[Tensor], rows: Batch) -> tuple[Tensor, ...]:
+            named = {f"network.{part.name}": value for part, value in zip(self.parts, params, strict=True)}
+            found: tuple[Tensor, ...] = functional_call(self._losses, named, (rows,))
+            return found
+
+        found = torch.vmap(losses, in_dims=(0, None if common else 0), randomness="error")(leaves, batch)
+        return Pass(found, leaves)
+
+    def gradients(self, done: Pass) -> Tensor:
+        """Return the gradients of all losses, ``(B, m, n)``, in one backward pass for each loss."""
+        m = len(done.losses)
+        rows = self.flat.new_zeros(len(self), m, self.flat.shape[1])
+        reached: dict[str, list[int]] = {part.name: [] for part in self.parts}
+        for k, loss in enumerate(done.losses):
+            found = torch.autograd.grad(loss.sum(), done.leaves, retain_graph=k < m - 1, allow_unused=True)
+            for part, gradient in zip(self.parts, found, strict=True):
+                if gradient is not None:
+                    rows[:, k, part.columns] = gradient.flatten(1)
+                    reached[part.name].append(k)
+        if self._private is None:
+            unused = [name for name, losses in reached.items() if not losses]
+            if unused:
+                raise InputError(f"no loss depends on the parameter {unused[0]} of the network; leave it out")
+            self._private = {name: losses[0] for name, losses in reached.items() if len(losses) == 1 < m}
+        return rows
+
+    def weighted(self, done: Pass, weights: Tensor) -> Tensor:
+        """Return the gradient of ``sum_k weights_k f_k``, ``(B, n)``, in one backward pass.
+
+        Args:
+            done: the forward pass.
+            weights: ``(B, m)``.
+        """
+        total = (weights.T * torch.stack(done.losses)).sum()
+        found = torch.autograd.grad(total, done.leaves, allow_unused=True, materialize_grads=True)
+        return torch.cat([gradient.flatten(1) for gradient in found], dim=1)
+
+    @property
+    def private(self) -> Mapping[str, int]:
+        """The parameters that one loss alone reaches, by name, with that loss: known after `gradients`."""
+        if self._private is None:
+            raise RuntimeError("no gradient was computed yet")
+        return self._private
+
+    def shared_columns(self) -> Tensor | slice:
+        """Return the places of the parameters that a rule aggregates."""
+        if not self.private:
+            return slice(None)
+        shared = [part.columns for part in self.parts if part.name not in self.private]
+        if not shared:
+            raise InputError("every parameter of the network belongs to one loss alone: there is nothing to aggregate")
+        return torch.cat([torch.arange(place.start, place.stop) for place in shared]).to(self.flat.device)
+
+    def fill_private(self, direction: Tensor, rows: Tensor, losses: Sequence[int]) -> None:
+        """Write the gradient of its own loss into the part of each parameter that only one loss reaches.
+
+        Args:
+            direction: ``(B, n)``, changed in place.
+            rows: the gradients of all losses, ``(B, m, n)``.
+            losses: those that the rule differentiates in this step; the parameters of the others wait.
+        """
+        for part in self.parts:
+            if self.private.get(part.name) in losses:
+                direction[:, part.columns] = rows[:, self.private[part.name], part.columns]
+
+
+class Optimizer:
+    """An optimizer for stacked vectors with a learning rate for each, by torch's formulas.
+
+    Args:
+        name: ``sgd``, with momentum 0.9, or ``adamw``.
+        like: the vectors, ``(B, n)``.
+    """
+
+    def __init__(self, name: str, like: Tensor) -> None:
+        if name not in OPTIMIZERS:
+            raise ParameterError(f"no optimizer of the benchmark is called {name!r}; use {' or '.join(OPTIMIZERS)}")
+        self.name, self._steps = name, 0
+        self._mean = torch.zeros_like(like)
+        self._square = torch.zeros_like(like) if name == "adamw" else None
+
+    def step(self, flat: Tensor, gradient: Tensor, rates: Tensor) -> None:
+        """Change the vectors in place.
+
+        Args:
+            flat: ``(B, n)``.
+            gradient: ``(B, n)``.
+            rates: ``(B, 1)``.
+        """
+        self._steps += 1
+        if self._square is None:
+            if self._steps == 1:
+                self._mean.copy_(gradient)
+            else:
+                self._mean.mul_(_MOMENTUM).add_(gradient)
+            flat.sub_(rates * self._mean)
+            return
+        self._mean.lerp_(gradient, 1.0 - _MEAN)
+        self._square.mul_(_SQUARE).addcmul_(gradient, gradient, value=1.0 - _SQUARE)
+        root = (self._square / (1.0 - _SQUARE**self._steps)).sqrt_().add_(_EPS)
+        flat.mul_(1.0 - rates * _DECAY).sub_(rates * self._mean / (1.0 - _MEAN**self._steps) / root)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as arrays and numbers."""
+        found = {"optimizer_steps": self._steps, "mean": self._mean.cpu().numpy()}
+        return found if self._square is None else {**found, "square": self._square.cpu().numpy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._steps = int(state["optimizer_steps"])
+        self._mean.copy_(torch.from_numpy(state["mean"]))
+        if self._square is not None:
+            self._square.copy_(torch.from_numpy(state["square"]))

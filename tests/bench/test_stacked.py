@@ -1,0 +1,159 @@
+"""Networks that are trained at once take the same steps as each by itself, with `paretograd.backward` and torch."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from support.toy import Toy64, TwoHeads
+from torch import nn
+
+import paretograd as pg
+from paretograd.bench.networks import Networks, Optimizer
+from paretograd.bench.roster import RULES, draw, make
+from paretograd.bench.training import Training, Trial
+from paretograd.errors import InputError, ParameterError
+from paretograd.scalarizations.base import Weighting
+
+STEPS = 8
+TASK = Toy64()
+DATA = TASK.load()
+#: Masks of GradDrop are drawn for each parameter by `backward`, and for the whole Jacobian here. M-ConFIG needs one
+#: gradient a step: torch then skips the other heads, and here their momentum goes on. A trimmed mean needs three
+#: objectives.
+COMPARED = [name for name in RULES if name not in ("graddrop", "m-config", "trimmed-mean")]
+#: Learned weights are float32; all else is float64.
+ROUNDING = {"uncertainty": 1e-7, "imtl-l": 1e-7}
+
+
+def alone(trial: Trial, name: str) -> torch.Tensor:
+    """The parameters of a network that a user trains."""
+    torch.manual_seed(trial.seed)
+    network, rule = TASK.network().double(), make(trial.rule, 2, trial.seed)
+    params = [*network.parameters(), *(rule.parameters() if isinstance(rule, Weighting) else [])]
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.SGD(params, lr=1.0, momentum=0.9) if name == "sgd" else torch.optim.AdamW(params, lr=1.0)
+    )
+    for step in range(STEPS):
+        optimizer.param_groups[0]["lr"] = trial.rate * (0.5 + 0.5 * math.cos(math.pi * step / STEPS))
+        batches = [TASK.batch(DATA, generator(trial.seed, step, number), network) for number in (0, 1)]
+        optimizer.zero_grad()
+        if isinstance(rule, pg.Aggregator) and "batches" in rule.needs:
+            pg.backward([list(TASK.losses(network, batch)) for batch in batches], rule)
+        else:
+            pg.backward(list(TASK.losses(network, batches[0])), rule)
+        optimizer.step()
+        if isinstance(rule, pg.FAMO):
+            rule.update(list(TASK.losses(network, batches[0])))
+        if isinstance(rule, pg.DWA) and (step + 1) % (100 // 16) == 0:
+            rule.next_epoch()
+    return nn.utils.parameters_to_vector(network.parameters()).detach()
+
+
+def generator(seed: int, step: int, number: int) -> torch.Generator:
+    state = np.random.SeedSequence([seed, step, number]).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_same_steps_as_backward(name):
+    rng = np.random.default_rng(0)
+    for optimizer in ("sgd", "adamw"):
+        trials = [Trial(draw(name, u, 2, rng), 0.01 * (k + 1), k) for k, u in enumerate((0.2, 0.7))]
+        training = Training(TASK, DATA, trials, optimizer, STEPS, torch.float64)
+        training.advance(STEPS)
+        assert training.steering.reasons == ["", ""]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # an inexact step of a rule would warn in both
+            for flat, trial in zip(training.networks.flat, trials, strict=True):
+                torch.testing.assert_close(flat, alone(trial, optimizer), rtol=0.0, atol=ROUNDING.get(name, 1e-12))
+
+
+def test_state_dict_goes_on_exactly():
+    """Every rule with a memory continues as if it had not been interrupted."""
+    for name in (
+        "cagrad",
+        "gradvac",
+        "moco",
+        "m-config",
+        "db-mtl",
+        "graddrop",
+        "modo",
+        "famo",
+        "dwa",
+        "uncertainty",
+        "mas-rand",
+    ):
+        trials = [Trial(draw(name, 0.5, 2, np.random.default_rng(0)), 0.02, seed) for seed in (1, 2)]
+        whole, first, second = (Training(TASK, DATA, trials, "adamw", STEPS, torch.float64) for _ in range(3))
+        whole.advance(STEPS)
+        first.advance(5)
+        second.load_state_dict(first.state_dict())
+        assert second.step == 5
+        second.advance(STEPS)
+        assert torch.equal(second.networks.flat, whole.networks.flat), name
+        for mine, theirs in zip(second.curves, whole.curves, strict=True):
+            np.testing.assert_array_equal(mine, theirs)
+
+
+def test_state_of_other_trials_is_refused():
+    first = Training(TASK, DATA, [Trial("mean", 0.1, 1)], "sgd", STEPS)
+    second = Training(TASK, DATA, [Trial("mean", 0.2, 1)], "sgd", STEPS)
+    with pytest.raises(InputError, match="other trials"):
+        second.load_state_dict(first.state_dict())
+
+
+def test_a_network_that_diverges_stops_alone():
+    trials = [Trial("mgda", 0.01, 1), Trial("mgda", 1e30, 1)]
+    training = Training(TASK, DATA, trials, "sgd", 30, torch.float64)
+    training.advance(30)
+    assert training.steering.reasons[0] == ""
+    assert "not finite" in training.steering.reasons[1]
+    scores = training.scores(DATA.validation)
+    assert np.isfinite(scores[0]).all()
+    assert np.isnan(scores[1]).all()
+    single = Training(TASK, DATA, trials[:1], "sgd", 30, torch.float64)
+    single.advance(30)
+    torch.testing.assert_close(training.networks.flat[0], single.networks.flat[0], rtol=1e-12, atol=1e-12)
+
+
+def test_parameters_of_one_loss_are_private():
+    networks = Networks(TASK, [0, 1], torch.device("cpu"), torch.float64)
+    batch = TASK.batch(DATA, generator(0, 0, 0), networks.one(0))
+    networks.gradients(networks.forward(batch, common=True))
+    assert networks.private == {"heads.0.weight": 0, "heads.0.bias": 0, "heads.1.weight": 1, "heads.1.bias": 1}
+    assert len(networks.shared_columns()) == 3 * 5 + 5
+
+
+def test_one_network_has_its_parameters():
+    networks = Networks(TASK, [3, 4], torch.device("cpu"))
+    torch.manual_seed(4)
+    expected = TASK.network()
+    for mine, theirs in zip(networks.one(1).parameters(), expected.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_buffers_and_unused_parameters_are_refused():
+    class Normed(Toy64):
+        def network(self) -> nn.Module:
+            return nn.Sequential(TwoHeads(), nn.BatchNorm1d(2))
+
+    class Idle(Toy64):
+        def network(self) -> nn.Module:
+            made = TwoHeads()
+            made.idle = nn.Linear(1, 1)
+            return made
+
+    with pytest.raises(InputError, match="buffers"):
+        Networks(Normed(), [0], torch.device("cpu"))
+    training = Training(Idle(), DATA, [Trial("mgda", 0.1, 0)], "sgd", 2, torch.float64)
+    with pytest.raises(InputError, match=r"idle\.weight"):
+        training.advance(1)
+
+
+def test_optimizers_are_known():
+    with pytest.raises(ParameterError, match="sgd or adamw"):
+        Optimizer("adam", torch.zeros(1, 2))
