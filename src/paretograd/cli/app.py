@@ -240,3 +240,11 @@ def _split(names: str) -> list[str]:
 app.command()(studies.run)
 app.command()(studies.reproduce)
 app.command()(studies.report)
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context) -> None:
+    """Compare all rules on real tasks, each tuned with the same budget: list, run, cost, report."""
+    from paretograd.bench.program import run_program
+
+    raise typer.Exit(run_program(context.args, "paretograd bench"))

@@ -1,0 +1,98 @@
+"""The command: list, run, cost and report, with the files that it writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from paretograd.bench.cost import read_costs
+from paretograd.bench.program import run_program
+from paretograd.bench.report import read_reports
+from paretograd.bench.tasks import TASKS
+from paretograd.cli import main
+
+TOY = "support.toy:Toy"
+RULES = "single,mean,tuned-mean,mgda,trimmed-mean,modo,famo"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("bench")
+    for task in (TOY, "support.toy:Other"):
+        common = ["--rules", RULES, "--device", "cpu", "--out", str(out)]
+        assert run_program(["run", task, "--trials", "2", "--seeds", "2", "--steps", "20", *common]) == 0
+    assert run_program(["cost", TOY, *common]) == 0
+    return out
+
+
+def test_list_shows_every_task_and_rule(capsys):
+    assert run_program(["list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*TASKS, "capped-mgda", "stch", "single"))
+
+
+def test_report_writes_tables_runs_and_figures(folder, capsys):
+    assert run_program(["report", "--out", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    for words in (
+        "All tasks",
+        "Mean, tuned weights",
+        "trim=1 at either end",
+        "Not run: ",
+        "Δm refers to single-task networks",
+    ):
+        assert words in shown + text
+    with (folder / "runs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    # Two tasks, two optimizers, eight settings each: two trials and two networks twice, two metrics each; but the
+    # trimmed mean has trials only.
+    assert len(rows) == 2 * 2 * (7 * (2 + 2 * 2) + 2) * 2
+    assert {row["stage"] for row in rows} == {"search", "report"}
+    figures = {path.name for path in (folder / "figures").iterdir()}
+    assert {"critical-difference.svg", "toy-time.svg", "toy-curves.png", "other-curves.svg"} <= figures
+    assert "other-time.svg" not in figures  # its costs were not measured
+
+
+def test_costs_are_those_of_backward(folder):
+    device, costs = read_costs(folder / "toy")
+    assert device.startswith("CPU")
+    assert set(costs) == {
+        "single(0)",
+        "single(1)",
+        "mean",
+        "tuned-mean",
+        "mgda",
+        "modo",
+        "famo",
+    }
+    assert all(cost.milliseconds > 0.0 and cost.mebibytes is None for cost in costs.values())
+
+
+def test_one_optimizer_can_be_looked_at(folder):
+    for name in ("sgd", "adamw"):
+        for report in read_reports(folder, name):
+            assert {row.optimizer for row in report.rows} == {name}
+
+
+def test_errors_are_words(tmp_path, capsys):
+    assert run_program(["run", "nothing", "--out", str(tmp_path)]) == 2
+    assert "Known names" in capsys.readouterr().err
+    assert run_program(["report", "--out", str(tmp_path)]) == 2
+    assert "bench run" in capsys.readouterr().err
+
+
+def test_the_command_line_has_it(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["paretograd", "bench", "list"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    assert "Tasks" in capsys.readouterr().out
+
+
+def test_damaged_costs_are_named(folder, tmp_path):
+    (tmp_path / "cost.json").write_text(json.dumps({"device": "CPU"}))
+    with pytest.raises(ValueError, match=r"cost\.json"):
+        read_costs(tmp_path)
