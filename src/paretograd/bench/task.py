@@ -81,6 +81,8 @@ class Task(ABC):
         single: True if a network that is trained with one loss alone is a sensible reference for its metrics. If not,
             the reference is the mean of all losses, tuned alike.
         acts: True if the rows of a step depend on the network, as in control.
+        positive: True if the losses are positive, and lower for better networks. If not, only their gradients mean
+            something, and rules that read the losses themselves cannot be used.
         objectives: a name for each loss.
         metrics: what `scores` returns.
         steps: number of training steps.
@@ -94,6 +96,7 @@ class Task(ABC):
     sources: ClassVar[tuple[Source, ...]] = ()
     single: ClassVar[bool] = True
     acts: ClassVar[bool] = False
+    positive: ClassVar[bool] = True
     objectives: tuple[str, ...]
     metrics: tuple[Metric, ...]
     steps: int
