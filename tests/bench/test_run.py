@@ -177,6 +177,19 @@ def test_a_rule_that_does_not_suit_the_task_says_why(tmp_path):
     assert np.isnan(outcome.test).all()
 
 
+def test_rules_that_read_losses_do_not_suit_surrogates(tmp_path):
+    place = run_task(
+        Protocol("fruit-tree", small=True, trials=1, seeds=1, steps=2),
+        tmp_path,
+        rules=["stch", "tuned-mean", "rlw", "gradnorm"],
+        optimizers=["sgd"],
+        device="cpu",
+    )
+    reasons = {setting.rule: place.load(setting).tuning.reasons[0] for setting in place.done()}
+    assert reasons["tuned-mean"] == reasons["rlw"] == ""
+    assert "mean nothing on fruit-tree" in reasons["stch"] and "mean nothing on fruit-tree" in reasons["gradnorm"]
+
+
 def test_a_users_rule_and_task(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "import paretograd as pg\n"

@@ -33,6 +33,12 @@ class Mixed(Toy):
     metrics = (Metric("accuracy", 0), Metric("error", 1, higher=False))
 
 
+class Fair(Toy):
+    """An accuracy and a gap that may vanish."""
+
+    metrics = (Metric("accuracy", 0), Metric("gap", 1, higher=False, relative=False))
+
+
 def outcome(quality: float, test: list[list[float]], reason: str = "") -> Outcome:
     table = np.array(test)
     tuning = Tuning([Trial("mean", 0.1, 0)], table[:1], np.array([quality]), [reason], 1.0)
@@ -42,6 +48,11 @@ def outcome(quality: float, test: list[list[float]], reason: str = "") -> Outcom
 def test_delta_m_counts_what_is_worse():
     found = delta_m(Mixed(), np.array([[90.0, 2.0], [110.0, 1.0]]), np.array([100.0, 1.0]))
     np.testing.assert_allclose(found, [(10.0 + 100.0) / 2, (-10.0 + 0.0) / 2])
+
+
+def test_delta_m_takes_points_of_what_may_vanish():
+    found = delta_m(Fair(), np.array([[80.0, 6.0], [90.0, 1.0]]), np.array([80.0, 0.0]))
+    np.testing.assert_allclose(found, [6.0 / 2, (-12.5 + 1.0) / 2])
 
 
 def test_the_optimizer_is_chosen_on_validation_rows():

@@ -15,7 +15,7 @@ import torch
 from paretograd.aggregators.base import Aggregator
 from paretograd.autograd.backward import backward
 from paretograd.bench.protocol import Protocol, settings_of
-from paretograd.bench.roster import Rule, draw, make
+from paretograd.bench.roster import Rule, check_suits, draw, make
 from paretograd.bench.task import Batch, Data, Task
 from paretograd.bench.tasks import task_of
 from paretograd.errors import InputError, ParetogradError
@@ -99,6 +99,7 @@ def read_costs(folder: Path) -> tuple[str, dict[str, Cost]]:
 def _cost(task: Task, data: Data, name: str) -> Cost:
     m, device = len(task.objectives), data.train[0].device
     rule = make(draw(name, 0.5, m, np.random.default_rng(0)), m, 0)
+    check_suits(rule, task)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(0)
         network = task.network()

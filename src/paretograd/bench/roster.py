@@ -22,6 +22,7 @@ from paretograd.aggregators.registry import (
     read_rule,
     spelled,
 )
+from paretograd.bench.task import Task
 from paretograd.checks import whole_number
 from paretograd.errors import InputError, ParameterError, ParetogradError, UnknownNameError
 from paretograd.scalarizations.base import Weighting
@@ -126,6 +127,16 @@ def dial_of(name: str) -> Dial | None:
 def _canonical(name: str) -> str:
     text = name.strip().lower()
     return text if text in RULES or "(" in text else spelled(text)
+
+
+def check_suits(rule: Rule, task: Task) -> None:
+    """Raise if a rule reads the values of losses that mean nothing."""
+    reads = not isinstance(rule, WeightedSum | RLW) if isinstance(rule, Weighting) else "losses" in rule.needs
+    if reads and not task.positive:
+        raise ParameterError(
+            f"{type(rule).__name__} reads the values of the losses, which mean nothing on {task.name}: only their "
+            "gradients do"
+        )
 
 
 def single(k: int) -> str:

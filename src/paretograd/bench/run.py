@@ -13,6 +13,7 @@ import torch
 
 from paretograd.bench.folder import REPORT, SEARCH, Outcome, TaskFolder, Tuning
 from paretograd.bench.protocol import Protocol, Setting, settings_of
+from paretograd.bench.roster import check_suits, make
 from paretograd.bench.task import Data, Task
 from paretograd.bench.tasks import task_of
 from paretograd.bench.training import Curves, Training, Trial
@@ -134,6 +135,8 @@ class _Work:
         return Outcome(tuning, validation, test, list(training.steering.reasons), training.curves, seconds)
 
     def _prepared(self, trials: Sequence[Trial]) -> Training:
+        """Return the networks before their first step; raise if the rule does not suit the task."""
+        check_suits(make(trials[0].rule, len(self._task.objectives), 0), self._task)
         return Training(self._task, self._data, trials, self._setting.optimizer, self._steps)
 
     def _train(self, training: Training, stage: str) -> float:

@@ -82,7 +82,7 @@ def reference(task: Task, chosen: Mapping[str, tuple[str, Outcome]]) -> np.ndarr
 
 
 def delta_m(task: Task, test: np.ndarray, base: np.ndarray) -> np.ndarray:
-    """Return Delta m of each network in percent, ``(S,)``: the mean relative loss against the reference.
+    """Return Delta m of each network, ``(S,)``: how much worse its metrics are than the reference, in percent.
 
     Args:
         task: says in which direction a metric is better.
@@ -90,7 +90,8 @@ def delta_m(task: Task, test: np.ndarray, base: np.ndarray) -> np.ndarray:
         base: metrics of the reference, ``(metrics,)``.
     """
     sign = np.array([-1.0 if metric.higher else 1.0 for metric in task.metrics])
-    found: np.ndarray = 100.0 * (sign * (test - base) / np.abs(base)).mean(axis=1)
+    whole = np.where([metric.relative for metric in task.metrics], np.abs(base), 100.0)
+    found: np.ndarray = 100.0 * (sign * (test - base) / whole).mean(axis=-1)
     return found
 
 

@@ -26,12 +26,15 @@ class Metric(NamedTuple):
             single loss does.
         higher: True if a higher value is better.
         unit: behind the number.
+        relative: True if Delta m takes the change relative to the reference. If not, it takes points: for numbers in
+            percent that may vanish, such as gaps between rates.
     """
 
     name: str
     objective: int | None
     higher: bool = True
     unit: str = "%"
+    relative: bool = True
 
 
 class Source(NamedTuple):
@@ -79,7 +82,7 @@ class Task(ABC):
         summary: one sentence for ``paretograd bench list``.
         sources: the data sets; none if the data are made.
         single: True if a network that is trained with one loss alone is a sensible reference for its metrics. If not,
-            the reference is the mean of all losses, tuned alike.
+            the reference is the tuned mean.
         acts: True if the rows of a step depend on the network, as in control.
         positive: True if the losses are positive, and lower for better networks. If not, only their gradients mean
             something, and rules that read the losses themselves cannot be used.

@@ -9,10 +9,13 @@ from typing import Any
 
 from paretograd.bench.roster import imported
 from paretograd.bench.task import Task
+from paretograd.bench.tasks.adult import AdultFairness
+from paretograd.bench.tasks.cifar10 import CIFAR10
+from paretograd.bench.tasks.control import DeepSeaTreasure, FruitTree
 from paretograd.errors import InputError, UnknownNameError
 
 #: The tasks, by name.
-TASKS: dict[str, type[Task]] = {}
+TASKS: dict[str, type[Task]] = {task.name: task for task in (CIFAR10, AdultFairness, DeepSeaTreasure, FruitTree)}
 
 
 def task_of(name: str, small: bool = False) -> Task:

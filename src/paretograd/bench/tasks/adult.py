@@ -67,8 +67,8 @@ class AdultFairness(Task):
     objectives = ("cross entropy", "gap among high incomes", "gap among low incomes")
     metrics = (
         Metric("accuracy", 0),
-        Metric("DEO1", None, higher=False, unit="points"),
-        Metric("DEO2", None, higher=False, unit="points"),
+        Metric("DEO1", None, higher=False, unit="points", relative=False),
+        Metric("DEO2", None, higher=False, unit="points", relative=False),
         Metric("balanced accuracy, worse group", None),
     )
 
