@@ -14,32 +14,19 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from paretograd.experiments.optimizers.task import VALIDATION_SEED, Batch, Scores, seeded
+from paretograd.problems import solutions
+from paretograd.problems.fields import field_of
 
-#: Viscosity of Burgers' equation.
-VISCOSITY = 0.01 / math.pi
-#: Nodes of the quadrature for its solution; more of them change it by rounding errors only.
-_NODES = 140
 #: Width and number of the hidden layers.
 _WIDTH, _DEPTH = 32, 3
 #: Points on a side of the grid on which the error is measured.
 _GRID = 100
 #: How many times as many points as a batch a validation set has.
 _VALIDATION = 8
-
-
-class Field(NamedTuple):
-    """Values of a function of two variables and its derivatives at n points, each of shape (n,)."""
-
-    u: Tensor
-    u_1: Tensor
-    u_2: Tensor
-    u_11: Tensor
-    u_22: Tensor
 
 
 class Condition(NamedTuple):
@@ -110,24 +97,6 @@ def value_of(network: nn.Sequential, points: Tensor) -> Tensor:
     return value[:, 0]
 
 
-def field_of(network: nn.Sequential, points: Tensor) -> Field:
-    """Evaluate a tanh network and its derivatives at points of shape (n, 2)."""
-    value = points
-    slope = torch.eye(2, dtype=points.dtype, device=points.device).unsqueeze(
-        1
-    )  # one for all points, up to the first tanh
-    curve = torch.zeros_like(slope)
-    for layer in network:
-        if isinstance(layer, nn.Linear):
-            value, slope, curve = layer(value), slope @ layer.weight.T, curve @ layer.weight.T
-        else:  # h = tanh(a): h' = (1 - h^2) a', h'' = (1 - h^2) (a'' - 2 h a'^2)
-            value = torch.tanh(value)
-            factor = 1.0 - value.square()
-            curve = factor * (curve - 2.0 * value * slope.square())
-            slope = factor * slope
-    return Field(value[:, 0], slope[0, :, 0], slope[1, :, 0], curve[0, :, 0], curve[1, :, 0])
-
-
 @cache
 def reference(problem: Physics) -> tuple[Tensor, Tensor]:
     """Return the points of a grid and the solution there, in float64."""
@@ -137,19 +106,6 @@ def reference(problem: Physics) -> tuple[Tensor, Tensor]:
     ]
     points = torch.cartesian_prod(*sides)
     return points, problem.solution(points)
-
-
-def burgers_solution(points: Tensor) -> Tensor:
-    """Solve Burgers' equation for u(x, 0) = -sin(pi x) by the Cole-Hopf transform and Gauss-Hermite quadrature.
-
-    As in Basdevant et al. (1986), for times above zero: u is a quotient of two integrals over the real line, with
-    the weight exp(-z^2). Points at time zero get the initial value.
-    """
-    nodes, weights = (torch.from_numpy(part) for part in np.polynomial.hermite.hermgauss(_NODES))
-    x, t = points.double().unbind(-1)
-    y = x.unsqueeze(-1) - (4.0 * VISCOSITY * t).sqrt().unsqueeze(-1) * nodes
-    logs = weights.log() - torch.cos(math.pi * y) / (2.0 * math.pi * VISCOSITY)
-    return -(torch.softmax(logs, dim=-1) * torch.sin(math.pi * y)).sum(-1)
 
 
 def _in(lower: tuple[float, float], upper: tuple[float, float]) -> Callable[[Tensor], Tensor]:
@@ -183,8 +139,8 @@ def _burgers() -> Physics:
     lower, upper = (-1.0, 0.0), (1.0, 1.0)
 
     def residual(network: nn.Sequential, points: Tensor) -> Tensor:
-        f = field_of(network, points)
-        return f.u_2 + f.u * f.u_1 - VISCOSITY * f.u_11
+        u, slope, u_xx = field_of(network, points, (1.0, 0.0))
+        return (slope[:, 1] + u * slope[:, 0] - solutions.VISCOSITY * u_xx)[0]
 
     def initial(network: nn.Sequential, points: Tensor) -> Tensor:
         return value_of(network, points) + torch.sin(math.pi * points[:, 0])
@@ -199,7 +155,7 @@ def _burgers() -> Physics:
             Condition("initial", 64, _in(lower, (1.0, 0.0)), initial),
             Condition("boundary", 64, _on_walls(lower, upper), value_of),
         ),
-        solution=burgers_solution,
+        solution=solutions.burgers,
     )
 
 
@@ -211,8 +167,8 @@ def _helmholtz() -> Physics:
         return torch.sin(math.pi * points[:, 0]) * torch.sin(2.0 * math.pi * points[:, 1])
 
     def residual(network: nn.Sequential, points: Tensor) -> Tensor:
-        f = field_of(network, points)
-        return f.u_11 + f.u_22 + f.u - (1.0 - 5.0 * math.pi**2) * solution(points)
+        u, _, laplacian = field_of(network, points, (1.0, 1.0))
+        return (laplacian + u)[0] - (1.0 - 5.0 * math.pi**2) * solution(points)
 
     return Physics(
         name="helmholtz",
@@ -238,12 +194,12 @@ def _klein_gordon() -> Physics:
     def residual(network: nn.Sequential, points: Tensor) -> Tensor:
         x, t = points.unbind(-1)
         source = -(omega**2) * x * torch.cos(omega * t) + 6.0 * x * t * (x**2 - t**2) + solution(points) ** 3
-        f = field_of(network, points)
-        return f.u_22 - f.u_11 + f.u**3 - source
+        u, _, wave = field_of(network, points, (-1.0, 1.0))
+        return (wave + u**3)[0] - source
 
     def initial(network: nn.Sequential, points: Tensor) -> Tensor:
-        f = field_of(network, points)
-        return torch.stack((f.u - points[:, 0], f.u_2))
+        u, slope, _ = field_of(network, points, (0.0, 0.0))
+        return torch.stack((u[0] - points[:, 0], slope[0, 1]))
 
     return Physics(
         name="klein-gordon",
