@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from paretograd.errors import DataError
-from paretograd.experiments.optimizers import OptimizerStudy, digits, run_optimizers
+from paretograd.experiments.optimizers import OptimizerStudy, run_optimizers
 from paretograd.experiments.optimizers.digits import Digits, load_digits, pairs
 from paretograd.experiments.optimizers.study import Case
 from paretograd.experiments.optimizers.training import train
+from paretograd.problems import mnist
 from paretograd.problems.sources import DataFile
 
 
@@ -39,9 +40,9 @@ def packed(monkeypatch) -> dict[str, bytes]:
         contents[f"{part}-labels-idx1-ubyte"] = struct.pack(">II", 2049, 60) + bytes([7, 0, 9] * 20)
     files = [
         DataFile(file.name, len(content), hashlib.sha256(content).hexdigest(), file.url)
-        for file, content in ((file, contents[file.name]) for file in digits.FILES)
+        for file, content in ((file, contents[file.name]) for file in mnist.FILES)
     ]
-    monkeypatch.setattr(digits, "FILES", files)
+    monkeypatch.setattr(mnist, "FILES", files)
     load_digits.cache_clear()
     yield contents
     load_digits.cache_clear()

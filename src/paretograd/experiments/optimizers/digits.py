@@ -11,28 +11,18 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from paretograd.experiments.optimizers.task import VALIDATION_SEED, Batch, Scores, seeded
-from paretograd.problems import sources
-from paretograd.problems.sources import DataFile
+from paretograd.problems.mnist import load_mnist
 
 TITLE, LOSSES = "Multi-MNIST", ("first", "second")
 #: Images in a batch and in the validation set.
 _BATCH, _VALIDATION = 64, 2_000
 #: Pixels of a side: of a digit, and of an image with two.
 _DIGIT, _IMAGE = 14, 18
-_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_CHECKSUMS = {
-    "train-images-idx3-ubyte": (47_040_016, "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"),
-    "train-labels-idx1-ubyte": (60_008, "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"),
-    "t10k-images-idx3-ubyte": (7_840_016, "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"),
-    "t10k-labels-idx1-ubyte": (10_008, "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"),
-}
-FILES = tuple(DataFile(name, size, digest, f"{_URL}{name}.gz") for name, (size, digest) in _CHECKSUMS.items())
 
 
 @dataclass(frozen=True)
@@ -98,18 +88,10 @@ def load_digits(data_dir: Path | None) -> Digits:
         data_dir: a folder with the four files, plain or compressed as .gz or .xz, or with the folder ``mnist``. None
             uses $PARETOGRAD_DATA, else the cache, else a download (12 MB).
     """
-    pixels, labels, test_pixels, test_labels = (
-        np.frombuffer(content, dtype=np.uint8) for content in sources.read(FILES, "mnist", data_dir)
-    )
-    return Digits((_images(pixels), _labels(labels)), (_images(test_pixels), _labels(test_labels)))
+    train, test = load_mnist(data_dir)
+    return Digits((_halved(train.pixels), train.labels), (_halved(test.pixels), test.labels))
 
 
-def _images(content: np.ndarray) -> Tensor:
-    """Decode a file of images, whose header has 16 bytes, and average blocks of 2 x 2 pixels."""
-    pixels = torch.from_numpy(content[16:].reshape(-1, 1, 2 * _DIGIT, 2 * _DIGIT).copy()).float() / 255.0
-    return functional.avg_pool2d(pixels, 2).squeeze(1)
-
-
-def _labels(content: np.ndarray) -> Tensor:
-    """Decode a file of labels, whose header has 8 bytes."""
-    return torch.from_numpy(content[8:].astype(np.int64))
+def _halved(pixels: Tensor) -> Tensor:
+    """Scale pixels to [0, 1], and average blocks of 2 x 2."""
+    return functional.avg_pool2d(pixels.unsqueeze(1).float() / 255.0, 2).squeeze(1)
