@@ -57,14 +57,18 @@ def check_stacked(task: Task, data: Data, count: int = 3) -> None:
 
     found = torch.vmap(losses)(params, tuple(torch.stack(parts) for parts in zip(*batches, strict=True)))
     assert found.shape == (count, len(task.objectives))
-    rows = [torch.autograd.grad(column.sum(), list(params.values()), retain_graph=True) for column in found.T]
+    rows = [_gradients(column.sum(), list(params.values())) for column in found.T]
     for place, (network, batch) in enumerate(zip(networks, batches, strict=True)):
         for k, loss in enumerate(task.losses(network, batch)):
             torch.testing.assert_close(found[place, k], loss, rtol=1e-10, atol=1e-12)
             assert not task.positive or loss > 0.0
-            alone = torch.autograd.grad(loss, list(network.parameters()), retain_graph=True)
+            alone = _gradients(loss, list(network.parameters()))
             for row, gradient in zip(rows[k], alone, strict=True):
                 torch.testing.assert_close(row[place], gradient, rtol=1e-10, atol=1e-12)
+
+
+def _gradients(loss: Tensor, params: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return torch.autograd.grad(loss, params, retain_graph=True, materialize_grads=True)
 
 
 def doubled(batch: Batch) -> Batch:
