@@ -24,7 +24,7 @@ class Fixed(nn.Module):
     """Answers with the two classes that are hidden in the first two pixels."""
 
     def forward(self, pixels):
-        return nn.functional.one_hot(pixels[:, 0, :2].long(), 10).float()
+        return nn.functional.one_hot(pixels[:, 0, :2].long(), 10).float().unbind(1)
 
 
 @every_task

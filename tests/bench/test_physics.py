@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from support.fields import Exact, field_by_autograd
+from support.stacked import check_stacked, seeded
 from torch import nn
 
 from paretograd.bench.task import Data, Task
@@ -22,42 +23,10 @@ def drawn(task: Task, data: Data, seed: int):
     return task.batch(data, torch.Generator().manual_seed(seed), nn.Identity())
 
 
-def seeded(task: Task, seed: int) -> nn.Module:
-    torch.manual_seed(seed)
-    return task.network()
-
-
-class Losses(nn.Module):
-    """The losses of a network as its forward pass, for `torch.func.functional_call`."""
-
-    def __init__(self, task: Task, network: nn.Module):
-        super().__init__()
-        self.task, self.network = task, network
-
-    def forward(self, *batch):
-        return torch.stack(list(self.task.losses(self.network, batch)))
-
-
 @every_task
 def test_stacked_networks_have_the_losses_and_gradients_of_each(kind):
-    """As the benchmark trains them, in float64, against plain passes."""
     task = kind(small=True)
-    data = task.load()
-    networks = [seeded(task, seed).double() for seed in range(3)]
-    batches = [tuple(part[:7].double() for part in drawn(task, data, seed)) for seed in range(3)]
-    whole = Losses(task, networks[0])
-    parameters, _ = torch.func.stack_module_state([Losses(task, network) for network in networks])
-    stacked = [torch.stack(parts) for parts in zip(*batches, strict=True)]
-    losses = torch.vmap(lambda values, *batch: torch.func.functional_call(whole, values, batch))(parameters, *stacked)
-    assert losses.shape == (3, len(task.objectives))
-    assert (losses > 0.0).all()
-    rows = [torch.autograd.grad(column.sum(), list(parameters.values()), retain_graph=True) for column in losses.T]
-    for k, (network, batch) in enumerate(zip(networks, batches, strict=True)):
-        for j, loss in enumerate(task.losses(network, batch)):
-            torch.testing.assert_close(losses[k, j], loss, rtol=1e-10, atol=1e-12)
-            gradients = torch.autograd.grad(loss, list(network.parameters()), retain_graph=True, materialize_grads=True)
-            for row, gradient in zip(rows[j], gradients, strict=True):
-                torch.testing.assert_close(row[k], gradient, rtol=1e-10, atol=1e-12)
+    check_stacked(task, task.load())
 
 
 @pytest.mark.parametrize("kind", [Burgers, Kovasznay, Beltrami], ids=lambda kind: kind.name)

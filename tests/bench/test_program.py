@@ -96,3 +96,18 @@ def test_damaged_costs_are_named(folder, tmp_path):
     (tmp_path / "cost.json").write_text(json.dumps({"device": "CPU"}))
     with pytest.raises(ValueError, match=r"cost\.json"):
         read_costs(tmp_path)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_runs(name, tmp_path, capsys):
+    """A short run of the small variant, on made data: search, report and table."""
+    common = [name, "--small", "--made", "--device", "cpu", "--out", str(tmp_path)]
+    rules = ["--rules", "single,mean,tuned-mean,upgrad,graddrop"]
+    assert run_program(["run", *common, *rules, "--trials", "2", "--seeds", "2", "--steps", "4"]) == 0
+    assert run_program(["report", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "UPGrad" in shown
+    assert "This is a trial run (small and invented data)" in shown
+    task = TASKS[name](small=True)
+    (report,) = read_reports(tmp_path)
+    assert all(row.test.shape == (2, len(task.metrics)) for row in report.rows)

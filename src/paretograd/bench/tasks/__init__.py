@@ -10,12 +10,32 @@ from typing import Any
 from paretograd.bench.roster import imported
 from paretograd.bench.task import Task
 from paretograd.bench.tasks.adult import AdultFairness
+from paretograd.bench.tasks.census import CensusIncome
 from paretograd.bench.tasks.cifar10 import CIFAR10
 from paretograd.bench.tasks.control import DeepSeaTreasure, FruitTree
+from paretograd.bench.tasks.multi_mnist import MultiFashionMNIST, MultiMNIST
+from paretograd.bench.tasks.physics import Beltrami, Burgers, Kovasznay, Schroedinger
+from paretograd.bench.tasks.yeast import Yeast
 from paretograd.errors import InputError, UnknownNameError
 
 #: The tasks, by name.
-TASKS: dict[str, type[Task]] = {task.name: task for task in (CIFAR10, AdultFairness, DeepSeaTreasure, FruitTree)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (
+        MultiMNIST,
+        MultiFashionMNIST,
+        CensusIncome,
+        Yeast,
+        CIFAR10,
+        AdultFairness,
+        Burgers,
+        Schroedinger,
+        Kovasznay,
+        Beltrami,
+        DeepSeaTreasure,
+        FruitTree,
+    )
+}
 
 
 def task_of(name: str, small: bool = False) -> Task:

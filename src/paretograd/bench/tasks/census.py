@@ -123,12 +123,11 @@ class CensusIncome(Task):
     def losses(self, network: nn.Module, batch: Batch) -> Sequence[Tensor]:
         numbers, places, labels = batch
         logits = network(_features(numbers, places))
-        return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=0).unbind()
+        return [functional.binary_cross_entropy_with_logits(own, labels[:, k]) for k, own in enumerate(logits)]
 
     def scores(self, network: nn.Module, rows: Batch) -> Sequence[float]:
         numbers, places, labels = rows
-        logits = network(_features(numbers, places))
-        return [auc(logits[:, k], labels[:, k]) for k in range(3)]
+        return [auc(own, labels[:, k]) for k, own in enumerate(network(_features(numbers, places)))]
 
 
 class SharedBottom(nn.Module):
@@ -147,9 +146,9 @@ class SharedBottom(nn.Module):
             nn.Sequential(nn.Linear(narrow, narrow // 2), nn.ReLU(), nn.Linear(narrow // 2, 1)) for _ in range(3)
         )
 
-    def forward(self, features: Tensor) -> Tensor:
+    def forward(self, features: Tensor) -> list[Tensor]:
         shared = self.bottom(features)
-        return torch.cat([head(shared) for head in self.heads], dim=1)
+        return [head(shared)[:, 0] for head in self.heads]
 
 
 def encode(files: Sequence[Sequence[str]]) -> tuple[Batch, tuple[int, ...], int]:

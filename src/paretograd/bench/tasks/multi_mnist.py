@@ -71,12 +71,11 @@ class _Pairs(Task):
 
     def losses(self, network: nn.Module, batch: Batch) -> Sequence[Tensor]:
         pixels, labels = batch
-        logits = network(pixels)
-        return [functional.cross_entropy(logits[:, k], labels[:, k]) for k in (0, 1)]
+        return [functional.cross_entropy(logits, labels[:, k]) for k, logits in enumerate(network(pixels))]
 
     def scores(self, network: nn.Module, rows: Batch) -> Sequence[float]:
         pixels, labels = rows
-        answers = torch.cat([network(part).argmax(dim=2) for part in torch.split(pixels, _CHUNK)])
+        answers = torch.cat([torch.stack(network(part), 1).argmax(dim=2) for part in torch.split(pixels, _CHUNK)])
         return [100.0 * float(share) for share in (answers == labels).double().mean(dim=0)]
 
 
@@ -137,7 +136,7 @@ class MultiFashionMNIST(_Pairs):
     Equal images, of which there are a few dozen, are neighbours in this order and lie in the same part.
 
     **Data.** Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017), MIT licence: the publisher's four files, or a merged
-    copy, which differs in a few images. The checksums of the former are as published in several places, not computed
+    copy, which is not quite the same. The checksums of the former are as published in several places, not computed
     here.
     """
 
@@ -165,7 +164,7 @@ class MultiFashionMNIST(_Pairs):
 class LeNet(nn.Module):
     """The network of Sener and Koltun for two classifiers with ten classes each, without their dropout.
 
-    The input is uint8, shape ``(N, 28, 28)``; the logits have shape ``(N, 2, 10)``.
+    The input is uint8, shape ``(N, 28, 28)``; the logits of each classifier have shape ``(N, 10)``.
 
     Args:
         brightness: mean and standard deviation that standardise pixels between 0 and 1.
@@ -182,13 +181,13 @@ class LeNet(nn.Module):
             nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)) for _ in range(2)
         )
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor) -> list[Tensor]:
         mean, deviation = self.brightness
         features = (pixels.unsqueeze(1).to(self.shared.weight.dtype) / 255.0 - mean) / deviation
         for convolution in self.convolutions:
             features = torch.relu(functional.max_pool2d(convolution(features), 2))
         features = torch.relu(self.shared(features.flatten(1)))
-        return torch.stack([head(features) for head in self.heads], dim=1)
+        return [head(features) for head in self.heads]
 
 
 def pairs(images: Images, count: int, rng: np.random.Generator) -> Batch:

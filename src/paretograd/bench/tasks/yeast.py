@@ -93,21 +93,33 @@ class Yeast(Task):
         return Data(*zip(torch.split(features, list(_MADE)), torch.split(labels, list(_MADE)), strict=True))
 
     def network(self) -> nn.Module:
-        width = 32 if self.small else 128
-        return nn.Sequential(
-            *(nn.Linear(_FEATURES, width), nn.ReLU()),
-            *(nn.Linear(width, width // 2), nn.ReLU()),
-            nn.Linear(width // 2, _LABELS),
-        )
+        return Perceptron(32 if self.small else 128)
 
     def losses(self, network: nn.Module, batch: Batch) -> Sequence[Tensor]:
         features, labels = batch
-        losses = functional.binary_cross_entropy_with_logits(network(features), labels, reduction="none")
-        return losses.mean(dim=0).unbind()
+        pairs = zip(network(features), labels.unbind(1), strict=True)
+        return [functional.binary_cross_entropy_with_logits(*pair) for pair in pairs]
 
     def scores(self, network: nn.Module, rows: Batch) -> Sequence[float]:
         features, labels = rows
-        return [auc(*columns) for columns in zip(network(features).unbind(1), labels.unbind(1), strict=True)]
+        return [auc(*columns) for columns in zip(network(features), labels.unbind(1), strict=True)]
+
+
+class Perceptron(nn.Module):
+    """Two shared layers with ReLU, and a linear head for each class, whose logits have shape ``(N,)``.
+
+    Args:
+        width: units of the first layer; the second has half as many.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.shared = nn.Sequential(nn.Linear(_FEATURES, width), nn.ReLU(), nn.Linear(width, width // 2), nn.ReLU())
+        self.heads = nn.ModuleList(nn.Linear(width // 2, 1) for _ in range(_LABELS))
+
+    def forward(self, features: Tensor) -> list[Tensor]:
+        shared = self.shared(features)
+        return [head(shared)[:, 0] for head in self.heads]
 
 
 def decoded(lines: Iterable[str]) -> Tensor:
