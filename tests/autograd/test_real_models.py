@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._functorch.config
 from support.backward import compare, slowly
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -192,6 +193,48 @@ def test_heads_of_a_compiled_model_are_found(engine: str) -> None:
     expected = slowly(squares(net(inputs())), list(net.parameters()), pg.MGDA())
     step = pg.backward(squares(torch.compile(net, backend="aot_eager")(inputs())), pg.MGDA(), engine=engine)
     compare(net.parameters(), expected, step)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the compiler's own
+def test_heads_of_a_compiled_model_are_found_over_micro_batches() -> None:
+    """One micro-batch has nothing for the first head, whose gradients are then all zero."""
+    torch.compiler.reset()
+    net = Heads()
+    forward = torch.compile(net, backend="aot_eager")
+
+    def losses(outputs: list[Tensor], last: bool) -> list[Tensor]:
+        first, *others = squares(outputs)
+        return [0.0 * first if last else first, *others]
+
+    halves = inputs().chunk(2)
+    parts = [losses(net(half), last) for half, last in zip(halves, (False, True), strict=True)]
+    expected = slowly([sum(each) for each in zip(*parts, strict=True)], list(net.parameters()), pg.MGDA())
+    with torch._functorch.config.patch(donated_buffer=False), pg.accumulate(net) as acc:
+        for half, last in zip(halves, (False, True), strict=True):
+            acc.add(losses(forward(half), last))
+        step = acc.step(pg.MGDA())
+    compare(net.parameters(), expected, step)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the compiler's own
+def test_a_rule_that_differentiates_one_loss_needs_the_names_of_heads() -> None:
+    """All other losses have no rows, so that the trunk would look like a head."""
+    torch.compiler.reset()
+    net = Heads()
+    pg.backward(squares(net(inputs())), pg.MConFIG())
+    expected = [None if param.grad is None else param.grad.clone() for param in net.trunk.parameters()]
+    net.zero_grad()
+    with torch._functorch.config.patch(donated_buffer=False):
+        forward = torch.compile(net, backend="aot_eager")
+        with pytest.raises(pg.ParameterError, match="Name these in specific"):
+            pg.backward(squares(forward(inputs())), pg.MConFIG())
+        assert all(param.grad is None for param in net.parameters())
+        pg.backward(squares(forward(inputs())), pg.MConFIG(), specific=net.heads)
+    for param, grad in zip(net.trunk.parameters(), expected, strict=True):
+        assert grad is not None
+        torch.testing.assert_close(param.grad, grad, rtol=1e-10, atol=1e-12)
 
 
 # ---- sparse tables ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ MOST_SAMPLES = 2**31 - 1
 
 
 def view(number: int) -> View:
-    return View(params=(number,), m=2, names=None, reached=(3,), shapes=((),), options={})
+    return View(params=(number,), m=2, names=None, reached=(3,), shapes=((),), compiled=False, options={})
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])

@@ -16,14 +16,14 @@ from paretograd.aggregators.rows import RowAggregator
 from paretograd.autograd.backward import accumulate as add_to_grads
 from paretograd.autograd.backward import undisturbed
 from paretograd.autograd.by_rows import KeptSource, aggregate_rows
-from paretograd.autograd.call import Call, Parallel, Params, check_rule, listed, named, plan_of, rule_of, settled, sort
-from paretograd.autograd.entry import handler, several_processes
+from paretograd.autograd.call import Call, Parallel, Params, check_rule, listed, named, plan_of, rule_of, sort
+from paretograd.autograd.entry import handler, settled, several_processes
 from paretograd.autograd.graph import HANDING_ON
 from paretograd.autograd.kept import KeptRows
 from paretograd.autograd.products import rounding
 from paretograd.autograd.step import How, Step
 from paretograd.autograd.sums import Sums
-from paretograd.autograd.ways import Pairs, plain_gradients
+from paretograd.autograd.ways import Pairs, hidden_heads, plain_gradients
 from paretograd.errors import NonFiniteGradientError, ParameterError
 from paretograd.geometry.gramian import as_array, out_of_range
 from paretograd.scalarizations.base import Weighting
@@ -151,6 +151,10 @@ def _step_alone(call: Call, sums: Sums) -> Step:
     sums.average()
     rule, rows, params = call.aggregator, sums.rows, list(sums.params.values())
     (common,), own = sort(call, [params], sums.reached, rows.m)
+    inside = [param for param in common if id(param) in sums.compiled]
+    heads = hidden_heads(call, rows.m, inside, rows.nonzero_losses)
+    own += [param for param in inside if id(param) in heads]
+    common = [param for param in common if id(param) not in heads]
     with torch.no_grad():
         eps = rounding(common)
         gramian = rows.gramian(common)

@@ -14,9 +14,9 @@ from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.aggregators.batches import CrossAggregator
 from paretograd.aggregators.rows import RowAggregator
 from paretograd.autograd.by_rows import KeptSource, aggregate_rows, backward_batches
-from paretograd.autograd.call import Call, Engine, Parallel, Params, Plan, listed, named, plan_of, rule_of, settled
+from paretograd.autograd.call import Call, Engine, Parallel, Params, Plan, listed, named, plan_of, rule_of
 from paretograd.autograd.choice import Differentiation
-from paretograd.autograd.entry import handler, opaque
+from paretograd.autograd.entry import handler, opaque, settled
 from paretograd.autograd.kept import Kept
 from paretograd.autograd.metric import Given, Metric, metric_of
 from paretograd.autograd.scalarized import scalarized_gradients, values_of

@@ -13,7 +13,8 @@ from torch import Tensor
 from paretograd.aggregators.batches import CrossAggregator
 from paretograd.aggregators.named import Mean
 from paretograd.aggregators.rows import Parts, RowAggregator, RowSource, at_least_single, this_process, vectors_of
-from paretograd.autograd.call import Call, named, settled
+from paretograd.autograd.call import Call, named
+from paretograd.autograd.entry import settled
 from paretograd.autograd.kept import Kept
 from paretograd.autograd.metric import local
 from paretograd.autograd.step import How, Step

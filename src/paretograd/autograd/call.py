@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -392,6 +392,11 @@ class Plan:
         return {key: edge for key, edge in self.graph.casts.items() if key not in own}
 
     @property
+    def compiled(self) -> set[int]:
+        """The parameters of compiled models, by ``id``."""
+        return self.graph.compiled
+
+    @property
     def row_bytes(self) -> int:
         """Bytes of all rows."""
         return sum(self.reached[id(param)].bit_count() * self.row_size(param) for param in self.common)
@@ -479,23 +484,3 @@ def _listed_losses(call: Call, losses: list[int]) -> str:
     if len(losses) > _NAMED:
         names.append(f"{len(losses) - _NAMED} more")
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-class _Unreadable:
-    """Placeholder for an iterable that failed. It raises the error again where other processes can be told of it."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def __iter__(self) -> Iterator[Any]:
-        raise self._error
-
-
-def settled(values: Any) -> Any:
-    """Convert one-shot iterables, such as ``model.parameters()``, to lists, because they are read twice."""
-    if isinstance(values, Tensor | nn.Module | str | bytes | Mapping) or not isinstance(values, Iterable):
-        return values
-    try:
-        return [settled(value) for value in values]
-    except Exception as error:  # noqa: BLE001  # the other processes must be told of any error
-        return _Unreadable(error)

@@ -18,12 +18,12 @@ from torch.utils import _pytree as pytree
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
 from paretograd.autograd.backward import accumulate, carry_out, undisturbed
-from paretograd.autograd.call import Call, Params, Plan, check_rule, listed, named, plan_of, rule_of, settled
-from paretograd.autograd.entry import several_processes
+from paretograd.autograd.call import Call, Params, Plan, check_rule, listed, named, plan_of, rule_of
+from paretograd.autograd.entry import settled, several_processes
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
 from paretograd.autograd.step import How, Step
-from paretograd.autograd.ways import COMPILED, Pairs, plain_rows
+from paretograd.autograd.ways import Pairs, plain_rows
 from paretograd.callers import callers_level
 from paretograd.device.weights import device_weights
 from paretograd.errors import ParameterError
@@ -236,7 +236,7 @@ class CapturedStep:
         self._about = _About(names, eps, len(plan.common) + len(plan.own), plan.m, plan.device)
         if plan.device.type != "cuda":
             raise CaptureError("the losses are not on the GPU")
-        if COMPILED in plan.graph.operations and self._call.specific is None:
+        if plan.graph.compiled and self._call.specific is None:
             raise CaptureError("a compiled model hides which parameters belong to a head; name these in specific")
         with undisturbed(plan):
             numbers, pairs = _differentiate(plan, self._about.eps)

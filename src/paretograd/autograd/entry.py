@@ -1,14 +1,14 @@
-"""Entry to the engine: functions that `torch.compile` does not trace, and delegation to several processes."""
+"""Entry to the engine: arguments, functions that `torch.compile` does not trace, delegation to several processes."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
-from typing import ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from paretograd.autograd.call import Call, Plan
 from paretograd.autograd.step import Step
@@ -81,3 +81,23 @@ def handler() -> Handler | None:
 
 def _is_initialised() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+class _Unreadable:
+    """Placeholder for an iterable that failed. It raises the error again where other processes can be told of it."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __iter__(self) -> Iterator[Any]:
+        raise self._error
+
+
+def settled(values: Any) -> Any:
+    """Convert one-shot iterables, such as ``model.parameters()``, to lists, because they are read twice."""
+    if isinstance(values, Tensor | nn.Module | str | bytes | Mapping) or not isinstance(values, Iterable):
+        return values
+    try:
+        return [settled(value) for value in values]
+    except Exception as error:  # noqa: BLE001  # the other processes must be told of any error
+        return _Unreadable(error)

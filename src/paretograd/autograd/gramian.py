@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from paretograd.autograd.backward import undisturbed
-from paretograd.autograd.call import Call, Engine, Parallel, Params, Plan, listed, named, plan_of, settled
+from paretograd.autograd.call import Call, Engine, Parallel, Params, Plan, listed, named, plan_of
 from paretograd.autograd.choice import Differentiation
-from paretograd.autograd.entry import handler, opaque
+from paretograd.autograd.entry import handler, opaque, settled
 from paretograd.autograd.rows import Rows
 from paretograd.autograd.ways import NotFiniteError, plain_rows
 from paretograd.errors import NonFiniteGradientError, ParameterError, ShapeError

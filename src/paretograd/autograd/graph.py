@@ -29,6 +29,9 @@ PASSING = frozenset({"TBackward0", _CAST})
 #: output of such a node depends on every input.
 HANDING_ON = frozenset({"_DDPSinkBackward", "RegisterPostBackwardFunctionBackward"})
 
+#: The node of a model under `torch.compile`. For torch, all its outputs depend on all its inputs.
+COMPILED = "CompiledFunctionBackward"
+
 #: Operations whose output has the shape of an input and depends entry by entry on it. Those on the last line change
 #: shapes in general; if they do not, they change nothing.
 _POINTWISE = frozenset(
@@ -192,11 +195,12 @@ class Graph:
         found = self.uses(leaf)
         return found[0] if len(found) == 1 else None
 
-    def below(self, name: str) -> set[int]:
-        """Return the ids of the leaves that operations of this name use."""
-        reached = set()
-        for node in reversed(self.nodes):  # every user before what it uses
-            if node.name() == name or node in reached:
+    @cached_property
+    def compiled(self) -> set[int]:
+        """The ids of the leaves that compiled models use."""
+        reached: set[Node] = set()
+        for node in reversed(self.nodes) if COMPILED in self.operations else ():  # every user before what it uses
+            if node in reached or node.name() == COMPILED:
                 reached |= {child for child, _ in self.edges[node] if child is not None}
         return {key for key, node in self._leaf_nodes.items() if node in reached}
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from paretograd.autograd.call import Call, Plan
 from paretograd.autograd.graph import Losses, release
 from paretograd.autograd.step import How, Step
-from paretograd.autograd.ways import COMPILED, Pairs, present
+from paretograd.autograd.ways import Pairs, present
 from paretograd.errors import NonFiniteGradientError, ParameterError
 from paretograd.scalarizations.base import Graded, Weighting
 
@@ -140,7 +140,7 @@ def scalarized_gradients(plan: Plan) -> tuple[Pairs, ScalarizedStep]:
     call, rule = plan.call, plan.call.aggregator
     values = values_of(plan.losses)
     graded = graded_losses(call, values)
-    keep = call.retain_graph or (call.nonfinite == "raise" and COMPILED not in plan.graph.operations)
+    keep = call.retain_graph or (call.nonfinite == "raise" and not plan.graph.compiled)
     seeds = Seeds.of(plan.losses, graded.weights)
     params = seeds.reached(plan.own, plan.reached)
     pairs = _pass(seeds, params, keep) + graded.own

@@ -22,6 +22,7 @@ class Sums:
         names: the names of the losses, if they have any.
         params: the parameters that some loss reaches, by ``id``.
         reached: for each of them, by ``id``, a bit for every loss that reaches it.
+        compiled: those of compiled models, by ``id``.
         samples: number of samples of each loss; None if they are not counted.
         each: True if a micro-batch gave another number for each loss.
         device: device of the losses.
@@ -41,6 +42,7 @@ class Sums:
         self.names: tuple[str, ...] | None = None
         self.params: dict[int, Tensor] = {}
         self.reached: dict[int, int] = {}
+        self.compiled: set[int] = set()
         self.samples: list[int] | None = None
         self.each = False
         self.count = 0
@@ -87,6 +89,7 @@ class Sums:
         for param in (*plan.common, *plan.own):
             self.params[id(param)] = param
             self.reached[id(param)] = self.reached.get(id(param), 0) | plan.reached[id(param)]
+        self.compiled |= plan.compiled
         if samples is not None and self.samples is not None:
             self.samples = [old + new for old, new in zip(self.samples, samples, strict=True)]
             self.each |= isinstance(plan.call.samples, list)

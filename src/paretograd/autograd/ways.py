@@ -7,7 +7,7 @@ it, and are checked against it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -15,19 +15,17 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from paretograd.autograd.call import Plan
+from paretograd.aggregators.rows import RowAggregator
+from paretograd.autograd.call import Call, Plan
 from paretograd.autograd.graph import release, starts_of
 from paretograd.autograd.kept import Kept, KeptRows
 from paretograd.autograd.products import rounding
 from paretograd.autograd.rows import Rows
 from paretograd.autograd.segments import SMALL, Segment, in_quarters, segments, whole
-from paretograd.errors import NonFiniteGradientError
+from paretograd.errors import NonFiniteGradientError, ParameterError
 from paretograd.geometry.gramian import Array, as_array, out_of_range
 
 Pairs = list[tuple[Tensor, Tensor]]
-
-#: The node of a model under `torch.compile`. For torch, all its outputs depend on all its inputs.
-COMPILED = "CompiledFunctionBackward"
 
 
 class NotFiniteError(NonFiniteGradientError):
@@ -91,7 +89,7 @@ class RowsWay(Way):
         self.rows, self._own = Rows(plan.m, plan.device), Rows(plan.m, plan.device)
         self._given: list[tuple[int, Tensor]] = []
         self._differentiate()
-        if COMPILED in plan.graph.operations and plan.call.has_rule and plan.m > 1:
+        if plan.graph.compiled and shows_heads(plan.call, plan.m):
             self._find_heads()
         self.eps = rounding(plan.common)
         self._multiply(exact=False)
@@ -129,22 +127,13 @@ class RowsWay(Way):
             raise NotFiniteError(sorted({*bad, *self.rows.not_finite()}), self._plain_sum, self._freed)
 
     def _find_heads(self) -> None:
-        """Sort out parameters of a compiled model that only one loss reaches.
-
-        To torch, every output of a compiled model depends on all its parameters. The gradients of a head are zero for
-        all losses but its own.
-        """
-        plan, inside = self.plan, self.plan.graph.below(COMPILED)
-        forced = {id(param) for param in plan.call.shared or ()}
-        heads = {
-            id(param): losses[0]
-            for param in plan.common
-            if id(param) in inside and id(param) not in forced and len(losses := self.rows.nonzero_losses(param)) == 1
-        }
-        for param in [param for param in plan.common if id(param) in heads]:
+        """Give the parameters of a compiled model that only one loss reaches the gradient of that loss."""
+        plan, compiled = self.plan, self.plan.graph.compiled
+        inside = [param for param in plan.common if id(param) in compiled]
+        heads = hidden_heads(plan.call, plan.m, inside, self.rows.nonzero_losses)
+        for param in [param for param in inside if id(param) in heads]:
             self._give_own(heads[id(param)], [(param, self.rows.take(param, heads[id(param)]))])
-            plan.own.append(param)
-        plan.groups = [[param for param in group if id(param) not in heads] for group in plan.groups]
+        set_apart(plan, heads)
 
     def combine(self, weights: Sequence[Tensor]) -> Pairs:
         found: Pairs = []
@@ -163,6 +152,49 @@ class RowsWay(Way):
     def release(self) -> None:
         if not self.plan.call.retain_graph and not self._freed:
             release(self.plan.graph.nodes)
+
+
+def hidden_heads(
+    call: Call, m: int, params: Iterable[Tensor], nonzero_losses: Callable[[Tensor], Sequence[int]]
+) -> dict[int, int]:
+    """Return the parameters of compiled models that only one loss reaches, by ``id``, each with the number of its loss.
+
+    To torch, every output of a compiled model depends on all its parameters. The gradients of a head are zero for all
+    losses but its own.
+
+    Args:
+        call: the call.
+        m: number of losses.
+        params: parameters of compiled models that would be aggregated.
+        nonzero_losses: returns the losses whose gradient of a parameter is not zero.
+    """
+    if not call.has_rule or m == 1:
+        return {}
+    forced = {id(param) for param in call.shared or ()}
+    found = {id(param): nonzero_losses(param) for param in params if id(param) not in forced}
+    return {key: losses[0] for key, losses in found.items() if len(losses) == 1}
+
+
+def shows_heads(call: Call, m: int) -> bool:
+    """Return True if all losses are differentiated, which shows the parameters that `hidden_heads` looks for.
+
+    Raise if some are not and the call does not name those parameters.
+    """
+    rule = call.aggregator
+    if not isinstance(rule, RowAggregator) or len(rule._differentiated(m)) == m:
+        return True
+    if call.specific is None:
+        raise ParameterError(
+            f"{rule.label} does not differentiate all losses in each step, which hides the parameters of a compiled "
+            "model that only one loss reaches. Name these in specific; pass specific=[] if there are none"
+        )
+    return False
+
+
+def set_apart(plan: Plan, heads: Container[int]) -> None:
+    """Take parameters, given by ``id``, out of those that are aggregated."""
+    plan.own += [param for param in plan.common if id(param) in heads]
+    plan.groups = [[param for param in group if id(param) not in heads] for group in plan.groups]
 
 
 class PlainRows(RowsWay):

@@ -50,6 +50,7 @@ class View:
         names: their names, if they have any.
         reached: for each parameter, a bit for every loss that reaches it.
         shapes: shapes and dtypes of the parameters.
+        compiled: True if some of them belong to compiled models.
         options: other values that must be the same on all processes, by their names in error messages.
     """
 
@@ -58,6 +59,7 @@ class View:
     names: tuple[str, ...] | None
     reached: tuple[int, ...]
     shapes: tuple[Any, ...]
+    compiled: bool
     options: dict[str, Any]
 
 

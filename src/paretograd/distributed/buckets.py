@@ -8,6 +8,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from paretograd.autograd.products import combination
 from paretograd.distributed.ranks import Ranks
 
 #: Size of a bucket in bytes: large enough to be limited by bandwidth, small compared with a model.
@@ -21,6 +22,7 @@ class Bucket:
         params: the parameters, of one dtype and on one device.
         width: number of columns that each process keeps.
         kept: this process's slice, shape ``(rows, width)``; None before anything was received.
+        heads: parameters that are not aggregated after all, by ``id``, with the number of the loss that reaches them.
     """
 
     def __init__(self, params: Sequence[Tensor], ranks: Ranks) -> None:
@@ -34,6 +36,7 @@ class Bucket:
         starts = accumulate(self.lengths, initial=0)
         self.offsets = {id(param): start for param, start in zip(self.params, starts, strict=False)}
         self.kept: Tensor | None = None
+        self.heads: dict[int, int] = {}
         self._buffer: Tensor | None = None
         self.missing = {id(param) for param in self.params}
 
@@ -100,15 +103,43 @@ class Bucket:
         """Return a process's columns of values that are given for each parameter by ``id``, shape ``(width,)``."""
         dtype = _real(self.params[0].detach()).dtype
         found = torch.full((self.width,), default, dtype=dtype, device=self.device)
-        first = rank * self.width
-        for param, length in zip(self.params, self.lengths, strict=True):
-            start = max(self.offsets[id(param)] - first, 0)
-            stop = min(self.offsets[id(param)] + length - first, self.width)
+        for param in self.params:
+            start, stop = self.columns(param, rank)
             if start < stop and id(param) in values:
                 flat = _real(values[id(param)].detach()).reshape(-1)
-                skipped = first + start - self.offsets[id(param)]
+                skipped = rank * self.width + start - self.offsets[id(param)]
                 found[start:stop] = flat[skipped : skipped + stop - start]
         return found
+
+    def columns(self, param: Tensor, rank: int) -> tuple[int, int]:
+        """Return the first column of a parameter in the slice of a process, and the end; equal if it has none there."""
+        start = self.offsets[id(param)] - rank * self.width
+        return min(max(start, 0), self.width), max(min(start + _length(param), self.width), 0)
+
+    def shared_rows(self, rank: int) -> Tensor:
+        """Return this process's slice of the rows, with zeros for ``heads``."""
+        assert self.kept is not None
+        rows = self.kept.clone() if self.heads else self.kept
+        for param in self.params if self.heads else ():
+            if id(param) in self.heads:
+                start, stop = self.columns(param, rank)
+                rows[:, start:stop] = 0.0
+        return rows
+
+    def whole_combination(self, weights: Tensor) -> Tensor:
+        """Return this process's slice of ``sum_k w_k g_k``."""
+        assert self.kept is not None
+        return combination(weights, self.kept)
+
+    def combination(self, weights: Tensor, rank: int) -> Tensor:
+        """Return this process's slice of ``sum_k w_k g_k``, and of the loss's own gradient for ``heads``."""
+        part = self.whole_combination(weights)
+        assert self.kept is not None
+        for param in self.params if self.heads else ():
+            if id(param) in self.heads:
+                start, stop = self.columns(param, rank)
+                part[start:stop] = self.kept[self.heads[id(param)], start:stop]
+        return part
 
     def unpack(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with its gradient, from the columns of all processes."""

@@ -9,7 +9,7 @@ the order in which their gradients arrive, so that all processes send the same b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from paretograd.autograd.kept import Vector
 from paretograd.autograd.metric import Metric
-from paretograd.autograd.products import combination, row_gramian
+from paretograd.autograd.products import row_gramian
 from paretograd.distributed.buckets import BUCKET, Bucket, buckets_of
 from paretograd.distributed.ranks import Ranks
 
@@ -138,20 +138,26 @@ class Columns:
             exact: multiply in float64.
             metric: the inner product; None for the Euclidean one.
         """
-        return torch.stack([self._measure(buckets, metric, (), exact) for buckets in self.groups])
+        return torch.stack([self._measure(buckets, metric, (), exact, shared=True) for buckets in self.groups])
 
     def measure(self, vectors: Sequence[Vector], exact: bool) -> Tensor:
         """Return the part of this process's columns in the products of all rows and vectors, as `Rows.measure` does."""
         return self._measure(self._order, None, vectors, exact)
 
     def _measure(
-        self, buckets: Sequence[Bucket], metric: Metric | None, vectors: Sequence[Vector], exact: bool
+        self,
+        buckets: Sequence[Bucket],
+        metric: Metric | None,
+        vectors: Sequence[Vector],
+        exact: bool,
+        shared: bool = False,
     ) -> Tensor:
         size = self.m + len(vectors)
         total = torch.zeros(size, size, dtype=torch.float64, device=self.ranks.device)
         for bucket in buckets:
             assert bucket.kept is not None
-            rows = bucket.kept.double() if exact else bucket.kept
+            rows = bucket.shared_rows(self.ranks.rank) if shared else bucket.kept
+            rows = rows.double() if exact else rows
             parts = [bucket.slice(vector, self.ranks.rank) for vector in vectors]
             if metric is not None:
                 roots = metric.roots(bucket.params)
@@ -170,7 +176,30 @@ class Columns:
         for bucket in self.own:
             assert bucket.kept is not None
             fine &= torch.isfinite(bucket.kept).all().to(fine.device)
+        for bucket in self._order:
+            for param in bucket.params if bucket.heads else ():
+                if id(param) in bucket.heads:
+                    fine &= torch.isfinite(self._rows_of(param)).all().to(fine.device)
         return bool(fine)
+
+    def _rows_of(self, param: Tensor) -> Tensor:
+        """Return this process's columns of the rows of a parameter."""
+        bucket = self._of[id(param)]
+        assert bucket.kept is not None
+        start, stop = bucket.columns(param, self.ranks.rank)
+        return bucket.kept[:, start:stop]
+
+    def nonzero_rows(self, params: Sequence[Tensor]) -> Tensor:
+        """Return 1 where this process's columns of the rows of a parameter are not zero, shape ``(params, m)``."""
+        found = torch.zeros(len(params), self.m, dtype=torch.int64, device=self.ranks.device)
+        for each, param in zip(found, params, strict=True):
+            each += self._rows_of(param).any(dim=1).to(each)
+        return found
+
+    def set_apart(self, heads: Mapping[int, int]) -> None:
+        """Do not aggregate some parameters, by ``id``: each gets the gradient of the loss with the given number."""
+        for bucket in self._order:
+            bucket.heads = {id(param): heads[id(param)] for param in bucket.params if id(param) in heads}
 
     def combine(self, weights: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with its gradient ``sum_k w_k g_k``, from the slices of all processes.
@@ -182,13 +211,16 @@ class Columns:
         """
         jobs = [(bucket, w) for buckets, w in zip(self.groups, weights, strict=True) for bucket in buckets]
         ones = torch.ones(self.m if self._keep else 1, dtype=torch.float64, device="cpu")
-        return self._combine([*jobs, *((bucket, ones) for bucket in self.own)])
+        jobs += [(bucket, ones) for bucket in self.own]
+        return self._combine(jobs, lambda bucket, w: bucket.combination(w, self.ranks.rank))
 
     def combine_all(self, weights: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with ``sum_k w_k g_k``, also those of ``own``, from rows that are kept."""
-        return self._combine([(bucket, weights) for bucket in self._order])
+        return self._combine([(bucket, weights) for bucket in self._order], Bucket.whole_combination)
 
-    def _combine(self, jobs: Sequence[tuple[Bucket, Tensor]]) -> list[tuple[Tensor, Tensor]]:
+    def _combine(
+        self, jobs: Sequence[tuple[Bucket, Tensor]], combined: Callable[[Bucket, Tensor], Tensor]
+    ) -> list[tuple[Tensor, Tensor]]:
         found: list[tuple[Tensor, Tensor]] = []
         flights: deque[tuple[Any, Bucket, Tensor, Tensor]] = deque()
 
@@ -198,8 +230,7 @@ class Columns:
             found.extend(bucket.unpack(whole))
 
         for bucket, w in jobs:
-            assert bucket.kept is not None
-            part = combination(w, bucket.kept)
+            part = combined(bucket, w)
             if not self._keep:
                 bucket.kept = None
             whole = part.new_empty(self.ranks.size * bucket.width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from paretograd.autograd.call import (
 )
 from paretograd.autograd.graph import HANDING_ON, Graph, Losses, check_visible
 from paretograd.autograd.sums import Sums
+from paretograd.autograd.ways import hidden_heads, set_apart, shows_heads
 from paretograd.distributed import wrappers
 from paretograd.distributed.agreement import View, agree
 from paretograd.distributed.layout import Layout, UnknownLayoutError, fallback, find, has_shards
@@ -45,6 +46,7 @@ class Mine:
         device: device of the losses; None without losses.
         losses: the losses; none if their rows were added up before.
         graph: their graph.
+        compiled: those of compiled models, by ``id``.
         sums: the rows that were added up, with their parameters for leaves; None if the losses are given.
     """
 
@@ -54,6 +56,7 @@ class Mine:
     device: torch.device | None
     losses: Losses
     graph: Graph
+    compiled: set[int]
     sums: Sums | None = None
 
     @classmethod
@@ -68,7 +71,7 @@ class Mine:
         graph = Graph(losses, HANDING_ON)
         losses = _whole(losses) if isinstance(losses, Tensor) else [_whole(loss) for loss in losses]
         device = losses[0].device if len(losses) else None
-        return cls(len(losses), graph.leaves, graph.reached_by, device, losses, graph)
+        return cls(len(losses), graph.leaves, graph.reached_by, device, losses, graph, graph.compiled)
 
     @classmethod
     def of_sums(cls, call: Call, sums: Sums) -> Mine:
@@ -77,7 +80,8 @@ class Mine:
         if call.parallel != "objectives":
             sums.check_rows()
         device = sums.device if sums.m else None
-        return cls(sums.m, list(sums.params.values()), sums.reached, device, [], Graph([]), sums)
+        leaves = list(sums.params.values())
+        return cls(sums.m, leaves, sums.reached, device, [], Graph([]), sums.compiled, sums)
 
 
 @dataclass
@@ -92,6 +96,7 @@ class Work(Plan):
         counts: number of losses of each process if the processes have different ones; None if all have the same.
         scales: factors of this process's part of each row, shape ``(losses,)``, float64.
         samples: number of samples of all processes, for each loss; None if they are not counted.
+        some_compiled: True if some process has parameters of compiled models.
     """
 
     layout: Layout
@@ -99,6 +104,36 @@ class Work(Plan):
     counts: list[int] | None
     scales: Tensor
     samples: list[int] | None
+    some_compiled: bool
+
+    @property
+    def compiled(self) -> set[int]:
+        """The parameters of compiled models on this process, by ``id``."""
+        return {id(self.layout.target(leaf)) for leaf in self.mine.leaves if id(leaf) in self.mine.compiled}
+
+    def find_heads(self, nonzero: Callable[[Sequence[Tensor]], Tensor]) -> dict[int, int]:
+        """Take the parameters that `hidden_heads` finds out of those that are aggregated, and return them.
+
+        Args:
+            nonzero: returns 1 where this process's part of a row of a parameter is not zero, shape ``(params, m)``.
+        """
+        if not (self.some_compiled and self.call.has_rule) or (
+            self.mine.sums is None and not shows_heads(self.call, self.m)
+        ):
+            return {}
+        params, compiled = self.common, self.compiled
+        inside = torch.tensor([[id(param) in compiled] for param in params], dtype=torch.int64, device="cpu")
+        part = nonzero(params)
+        counts = self.layout.ranks.sum(torch.cat([inside.to(part.device), part], dim=1)).tolist()
+        losses = {
+            id(param): [k for k, count in enumerate(found) if count]
+            for param, (some, *found) in zip(params, counts, strict=True)
+            if some
+        }
+        chosen = [param for param in params if id(param) in losses]
+        heads = hidden_heads(self.call, self.m, chosen, lambda param: losses[id(param)])
+        set_apart(self, heads)
+        return heads
 
     @property
     def device(self) -> torch.device:
@@ -150,6 +185,7 @@ class _Seen:
             names=call.names,
             shapes=tuple((tuple(param.shape), str(param.dtype)) for param in params),
             reached=tuple(map(self._reached, params)),
+            compiled=bool(self.mine.compiled),
             options=options,
         )
 
@@ -280,4 +316,5 @@ def _work(seen: _Seen, settled: Settled, total: int) -> Work:
         counts=settled.counts if apart else None,
         scales=scales(layout, call, seen.mine.m, everyone),
         samples=everyone,
+        some_compiled=settled.compiled,
     )

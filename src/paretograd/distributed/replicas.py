@@ -44,6 +44,7 @@ class ReplicaRows:
         params = [param for param in (*work.common, *work.own) if id(param) in work.mine.reached]
         self._source = _Passes(work, params) if work.mine.sums is None else _Added(work.mine.sums, params)
         self._send()
+        self.columns.set_apart(work.find_heads(self.columns.nonzero_rows))
 
     def _send(self) -> None:
         columns = self.columns

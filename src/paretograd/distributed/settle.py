@@ -22,11 +22,13 @@ class Settled:
         counts: number of losses of each process.
         names: the names of all losses, if they have any.
         reached: for each parameter, a bit for every loss of any process that reaches it.
+        compiled: True if some process has parameters of compiled models.
     """
 
     counts: list[int]
     names: tuple[str, ...] | None
     reached: tuple[int, ...]
+    compiled: bool
 
 
 def settle(kind: str | None, views: list[View]) -> Settled:
@@ -49,7 +51,7 @@ def settle(kind: str | None, views: list[View]) -> Settled:
         first += view.m if kind == "objectives" else 0
     if not any(reached):
         raise no_param_reached(len(reached))
-    return Settled(counts, names, tuple(reached))
+    return Settled(counts, names, tuple(reached), any(view.compiled for view in views))
 
 
 def _joined_names(views: Sequence[View]) -> tuple[str, ...] | None:

@@ -49,6 +49,7 @@ class ShardRows:
         if sums is not None:
             sums.average()
             self._rows = self._own_rows = sums.rows
+            self._find_heads(work)
             return
         self._rows, self._own_rows = Rows(self._m, self._ranks.device), Rows(self._m, self._ranks.device)
         alone = {id(param) for param in work.own}
@@ -58,6 +59,22 @@ class ShardRows:
                     self._own_rows.give(param, 0, grad)
                 if id(param) not in alone or self._keep:
                     self._rows.give(param, k, grad)
+        self._find_heads(work)
+
+    def _find_heads(self, work: Work) -> None:
+        """Give the parameters of a compiled model that only one loss reaches the gradient of that loss."""
+        heads = work.find_heads(self._nonzero_rows)
+        self._groups, self._own = work.groups, work.own
+        for param in [param for param in self._own if id(param) in heads and self._own_rows is not self._rows]:
+            row = self._rows.row(param, heads[id(param)])
+            if row is not None:
+                self._own_rows.give(param, 0, row)
+
+    def _nonzero_rows(self, params: Sequence[Tensor]) -> Tensor:
+        found = torch.zeros(len(params), self._m, dtype=torch.int64, device=self._ranks.device)
+        for each, param in zip(found, params, strict=True):
+            each[self._rows.nonzero_losses(param)] = 1
+        return found
 
     def gramians(self, exact: bool) -> Tensor:
         """Return the part of this process's shards in the Gramian of each group, shape ``(groups, m, m)``, float64."""

@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from support.processes import (  # noqa: F401
     accumulation,
+    compiled,
     data_parallel,
     failures,
     hooks,
