@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import UserDict
 from unittest.mock import Mock
 
 import pytest
@@ -151,6 +152,31 @@ def test_wrong_arguments() -> None:
         pg.capture(net.losses, "upgrad", net)  # type: ignore[arg-type]
     with pytest.raises(pg.ParameterError, match="warmup=0"):
         pg.capture(net.losses, pg.UPGrad(), net, warmup=0)
+    with pytest.raises(pg.ParameterError, match="MoDo needs the losses of several batches"):
+        pg.capture(net.losses, pg.MoDo(), net)
+
+
+@pytest.mark.filterwarnings("ignore:the step cannot be captured")
+def test_losses_may_be_any_iterable() -> None:
+    net = Tasks()
+    step = pg.capture(lambda x, y: iter(net.losses(x, y).values()), pg.UPGrad(), net)
+    assert torch.equal(step(*batch()).losses, pg.capture(net.losses, pg.UPGrad(), net)(*batch()).losses)
+
+
+def test_an_input_whose_tensors_are_hidden_is_refused() -> None:
+    """A graph would read the tensors of the first batch forever, or be captured for each batch and keep it."""
+
+    class Batch(UserDict):
+        """As the batches of transformers."""
+
+    net = Tasks()
+    step = pg.capture(lambda batch: net.losses(batch["x"], batch["y"]), pg.UPGrad(), net)
+    x, y = batch()
+    with pytest.warns(UserWarning, match="an input is a Batch, in which changes would not be seen; pass its tensors"):
+        step(Batch(x=x, y=y))
+    step = pg.capture(lambda batch, **_: net.losses(batch["x"], batch["y"]), pg.UPGrad(), net)
+    with pytest.warns(UserWarning, match="there is no GPU" if not torch.cuda.is_available() else "not on the GPU"):
+        step({"x": x, "y": y}, model=net, name="a", number=1, rate=0.5, nothing=None, dtype=torch.float32)
 
 
 # ---- on a GPU --------------------------------------------------------------------------------------------------------

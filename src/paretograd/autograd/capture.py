@@ -10,6 +10,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
+from numbers import Number
+from types import NoneType
 from typing import Any
 
 import torch
@@ -17,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from paretograd.aggregators.base import Aggregator, AggregatorModule
+from paretograd.aggregators.batches import CrossAggregator
 from paretograd.autograd.backward import accumulate, carry_out, undisturbed
 from paretograd.autograd.call import Call, Params, Plan, check_rule, listed, named, plan_of, rule_of
 from paretograd.autograd.entry import settled, several_processes
@@ -33,6 +37,10 @@ from paretograd.scalarizations.base import Weighting
 
 #: Most graphs that one captured step keeps, one for each set of shapes.
 _MOST_GRAPHS = 8
+
+#: Inputs that a graph may depend on, beside tensors. What other objects hold is not seen: a replay would miss that it
+#: has changed.
+_CONSTANT = (Number, str, bytes, Enum, NoneType, torch.dtype, torch.device, nn.Module)
 
 Losses = Mapping[str, Tensor] | Sequence[Tensor] | Tensor
 
@@ -61,7 +69,8 @@ def capture(
 
     Args:
         losses_of: function from the inputs of a step to its losses. It may use dropout and `torch.autocast`, but must
-            not wait for the GPU, nor depend on the values of tensors.
+            not wait for the GPU, nor depend on the values of tensors. Inputs are tensors, also in lists or
+            dictionaries; a number or string among them counts as a part of the shape.
         aggregator: the rule.
         params: as for `backward`.
         shared: as for `backward`.
@@ -78,6 +87,8 @@ def capture(
     rule = rule_of(aggregator)
     if not isinstance(rule, Weighting):
         check_rule(rule)
+    if isinstance(rule, CrossAggregator):
+        raise ParameterError(f"{rule.label} needs the losses of several batches; pass them to paretograd.backward")
     if type(warmup) is not int or warmup < 1:
         raise ParameterError(f"warmup={warmup!r}: give a whole number of steps, at least 1")
     call = Call(
@@ -177,6 +188,12 @@ class CapturedStep:
         """Take one step with these inputs."""
         inputs, spec = pytree.tree_flatten((args, kwargs))
         tensors = [value for value in inputs if isinstance(value, Tensor)]
+        strange = next((value for value in inputs if not isinstance(value, (Tensor, *_CONSTANT))), None)
+        if self.reason is None and strange is not None:
+            self._refuse(
+                f"an input is a {type(strange).__name__}, in which changes would not be seen; pass its tensors, for "
+                "instance in a dictionary"
+            )
         if self.reason is None and not kernels_available():
             self._refuse("there is no GPU with Triton" if not torch.cuda.is_available() else "Triton is missing")
         if self.reason is None and several_processes():
@@ -214,10 +231,11 @@ class CapturedStep:
 
     def _eagerly(self, args: Any, kwargs: Any) -> Step:
         """Take a step without a graph, as a user would write it."""
-        losses, names = named(self._losses_of(*args, **kwargs))
+        given, names = named(self._losses_of(*args, **kwargs))
+        losses = settled(given)
         if self._optimizer is not None:
             self._optimizer.zero_grad()  # also what these losses do not reach, such as an expert that they do not use
-        step = carry_out(replace(self._call, losses=settled(losses), names=names, parallel="auto", adds=False))
+        step = carry_out(replace(self._call, losses=losses, names=names, parallel="auto", adds=False))
         step.losses = torch.stack([loss.detach().double().reshape(()) for loss in losses])
         if self._before_step is not None:
             self._before_step()
