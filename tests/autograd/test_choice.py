@@ -60,6 +60,18 @@ def test_the_first_steps_try_every_way_and_the_quickest_stays() -> None:
     assert all(way in report for way in ("jacobian", "batched", "gramian"))
 
 
+def test_the_report_says_why_nothing_is_tried() -> None:
+    """Of a model that is small, say, there are no times."""
+    net = nn.Linear(3, 2)
+    assert pg.engine_report() == "no step has been taken with engine='auto'"
+    pg.backward(net(torch.ones(4, 3)).square().mean(0), pg.UPGrad(), engine="batched")
+    assert pg.engine_report() == "no step has been taken with engine='auto'"
+    pg.backward(net(torch.ones(4, 3)).square().mean(0), pg.UPGrad())
+    (line,) = pg.engine_report().splitlines()
+    assert line.startswith("2 losses, 8 shared parameters on cpu: one plain pass for each loss")
+    assert line.endswith("the model is small")
+
+
 def test_deterministic_algorithms_leave_no_choice() -> None:
     net = Tasks()
     torch.use_deterministic_algorithms(True)

@@ -22,7 +22,7 @@ from paretograd.autograd.batched import BatchedRows, chunks_of, obstacle
 from paretograd.autograd.by_layers import LayersWay
 from paretograd.autograd.call import Plan, is_private
 from paretograd.autograd.samples.way import SamplesWay
-from paretograd.autograd.step import SHOWN, How
+from paretograd.autograd.step import How
 from paretograd.autograd.ways import NotFiniteError, Pairs, PlainRows, Way
 from paretograd.callers import callers_level
 
@@ -66,6 +66,7 @@ class _Kind:
         checked: ways that agreed with plain passes.
         taken: ways that were taken since. They are not expected to fail any more, and free the graph.
         chunks: rows that a batched pass pushes through each segment at once; None for all.
+        latest: how ``engine="auto"`` took its latest step; None before the first.
     """
 
     about: str
@@ -74,6 +75,7 @@ class _Kind:
     checked: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
     chunks: list[int] | None = None
+    latest: How | None = None
 
     def differentiate(self, way: str, plan: Plan, *, retain: bool) -> BatchedRows | LayersWay:
         """Differentiate in a way other than plain passes."""
@@ -105,12 +107,13 @@ _KNOWN: dict[tuple[object, ...], _Kind] = {}
 
 
 def engine_report() -> str:
-    """Return what ``engine="auto"`` found out: for each kind of graph the times of all ways, and the one it keeps."""
+    """Return what ``engine="auto"`` found out: for each kind of graph how it took the latest step, and all times."""
     lines = []
     for kind in _KNOWN.values():
-        best = kind.best()
-        lines.append(f"{kind.about}: {'still trying' if best is None else SHOWN[best]}")
-        for way in ("jacobian", *_WAYS):
+        if kind.latest is None:
+            continue
+        lines.append(f"{kind.about}: {kind.latest}")
+        for way in ("jacobian", *_WAYS) if kind.times else ():
             seconds = kind.times.get(way)
             found = f"{1e3 * min(seconds):.3g} ms" if seconds else kind.refused.get(way, "not tried yet")
             lines.append(f"  {way:9s} {found}")
@@ -273,7 +276,9 @@ class Differentiation:
         return How("jacobian", 1.0, f"'{name}' is not possible: {reason}")
 
     def finish(self) -> None:
-        """Record the time of a step that tries a way."""
+        """Record how the step was taken, and the time if it tried a way."""
+        if self._kind is not None and self._plan.call.engine == "auto":
+            self._kind.latest = self.how
         if self._timed and self._kind is not None:
             seconds = _now(self._plan.device) - self._started
             self._kind.times.setdefault(self._timed, []).append(seconds)
