@@ -60,6 +60,21 @@ def test_the_first_steps_try_every_way_and_the_quickest_stays() -> None:
     assert all(way in report for way in ("jacobian", "batched", "gramian"))
 
 
+def test_a_way_that_auto_skips_can_be_asked_for() -> None:
+    """Of parameters that are normalized before their use, say, few have a rule."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 600)), nn.Tanh(), nn.Linear(600, 2)).double()
+    x = torch.randn(9, 8, dtype=torch.float64)
+    reasons = [str(pg.backward(net(x).square().mean(0), pg.UPGrad()).how) for _ in range(4)]
+    assert any("only" in reason and "have a rule for their layer" in reason for reason in reasons)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step = pg.backward(net(x).square().mean(0), pg.UPGrad(), engine="gramian")
+    assert step.how.way == "gramian"
+    assert step.how.share < 0.5
+    assert pg.backward(net(x).square().mean(0), pg.UPGrad(), max_memory=0).how.way != "gramian"
+
+
 def test_the_report_says_why_nothing_is_tried() -> None:
     """Of a model that is small, say, there are no times."""
     net = nn.Linear(3, 2)

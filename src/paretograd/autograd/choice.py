@@ -63,6 +63,7 @@ class _Kind:
         about: a description.
         times: seconds of the timed steps of each way.
         refused: ways that cannot be taken, and why.
+        skipped: ways that ``engine="auto"`` does not take, and why.
         checked: ways that agreed with plain passes.
         taken: ways that were taken since. They are not expected to fail any more, and free the graph.
         chunks: rows that a batched pass pushes through each segment at once; None for all.
@@ -72,6 +73,7 @@ class _Kind:
     about: str
     times: dict[str, list[float]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
     chunks: list[int] | None = None
@@ -85,22 +87,23 @@ class _Kind:
             self.chunks = chunks_of(plan)
         return BatchedRows(plan, retain=retain, chunks=self.chunks)
 
+    @property
+    def ways(self) -> list[str]:
+        """The ways among which ``engine="auto"`` chooses, the simplest first."""
+        return ["jacobian", *(way for way in _WAYS if way not in self.refused and way not in self.skipped)]
+
     def best(self) -> str | None:
         """Return the quickest way; None while some are still to be tried."""
-        ways = ["jacobian", *(way for way in _WAYS if way not in self.refused)]
-        if any(len(self.times.get(way, ())) < _ROUNDS for way in ways):
+        if any(len(self.times.get(way, ())) < _ROUNDS for way in self.ways):
             return None
-        seconds = {way: min(self.times[way]) for way in ways}
+        seconds = {way: min(self.times[way]) for way in self.ways}
         least = min(seconds.values())
-        return next(way for way in ways if _GAIN * seconds[way] <= least)
+        return next(way for way in self.ways if _GAIN * seconds[way] <= least)
 
     def next(self) -> str:
         """Return the way to take in the next step."""
-        best = self.best()
-        if best is not None:
-            return best
-        ways = ["jacobian", *(way for way in _WAYS if way not in self.refused)]
-        return next(way for way in ways if len(self.times.get(way, ())) < _ROUNDS)
+        untried = (way for way in self.ways if len(self.times.get(way, ())) < _ROUNDS)
+        return self.best() or next(untried)
 
 
 _KNOWN: dict[tuple[object, ...], _Kind] = {}
@@ -115,7 +118,8 @@ def engine_report() -> str:
         lines.append(f"{kind.about}: {kind.latest}")
         for way in ("jacobian", *_WAYS) if kind.times else ():
             seconds = kind.times.get(way)
-            found = f"{1e3 * min(seconds):.3g} ms" if seconds else kind.refused.get(way, "not tried yet")
+            reasons = kind.skipped | kind.refused
+            found = f"{1e3 * min(seconds):.3g} ms" if seconds else reasons.get(way, "not tried yet")
             lines.append(f"  {way:9s} {found}")
     return "\n".join(lines) or "no step has been taken with engine='auto'"
 
@@ -189,7 +193,7 @@ class Differentiation:
         needed, limit = plan.row_bytes, plan.call.max_memory
         if limit is None:
             limit = int(_FREE_SHARE * _free_memory(plan.device))
-        if needed <= limit or name == "gramian" or "gramian" in kind.refused:
+        if needed <= limit or name == "gramian" or "gramian" not in kind.ways:
             return name, ""
         return "gramian", f"rows would take {needed / 2**20:,.0f} MiB of {limit / 2**20:,.0f} allowed"
 
@@ -228,8 +232,8 @@ class Differentiation:
             way = kind.differentiate(name, plan, retain=True)
             share = _share(way)
             if plan.call.engine == "auto" and share < _SERVED:
-                kind.refused[name] = f"only {share:.0%} of the parameters have a rule for their layer"
-                return plain, How("jacobian", 1.0, kind.refused[name])
+                kind.skipped[name] = f"only {share:.0%} of the parameters have a rule for their layer"
+                return plain, How("jacobian", 1.0, kind.skipped[name])
             difference = _difference(way, plain)
             if difference is None:
                 way = kind.differentiate(name, plan, retain=True)  # the first one is used up
