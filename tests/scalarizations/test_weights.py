@@ -199,10 +199,18 @@ def test_equal_maxima_share_the_weight() -> None:
         assert torch.allclose(rule.weights(losses), torch.tensor([0.5, 0.0, 0.5], dtype=torch.float64) * total)
 
 
-@pytest.mark.parametrize("p", [1.5, 2.0, 3.0, 1e3, math.inf])
+@pytest.mark.parametrize("p", [1.0, 1.5, 2.0, 3.0, 1e3, math.inf])
 def test_norms_of_losses_that_are_zero(p: float) -> None:
-    assert torch.equal(pg.PNorm(p).weights([0.0, 0.0]), torch.zeros(2, dtype=torch.float64))
-    assert torch.equal(pg.PNorm(p).weights([0.0, 3.0]), torch.tensor([0.0, 1.0], dtype=torch.float64))
+    """Corollary 1 needs weights that sum to one or more, also where F has no gradient: those of equal losses."""
+    rule = pg.PNorm(p)
+    zeros = torch.zeros(2, dtype=torch.float64)
+    assert torch.allclose(rule.weights(zeros), rule.weights([7.0, 7.0]), rtol=1e-15, atol=0.0)
+    assert float(rule.weights(zeros).sum()) >= 1.0
+    assert float(rule(zeros)) == 0.0
+    first = 1.0 if p == 1.0 else 0.0  # the sum follows every loss
+    assert torch.equal(rule.weights([0.0, 3.0]), torch.tensor([first, 1.0], dtype=torch.float64))
+    G = torch.ones(2, 2, dtype=torch.float64)
+    assert pg.certify(G, rule.weights(zeros), rule).keeps_promise
 
 
 def test_pbi_on_its_ray() -> None:

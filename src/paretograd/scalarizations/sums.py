@@ -126,8 +126,8 @@ class PNorm(Scalarization):
 
     $$ F(f) = \Big(\sum_k f_k^p\Big)^{1/p}, \qquad \phi_k = \Big(\frac{f_k}{F(f)}\Big)^{p-1} $$
 
-    Its weights sum to at least one unless all losses are 0, so Corollary 1 covers it. If all losses are 0, so are the
-    weights. For p = inf, the largest losses share the weight.
+    Its weights sum to at least one, so Corollary 1 covers it. If all losses are 0, F has no gradient; the weights are
+    then those of equal losses, a subgradient. For p = inf, the largest losses share the weight.
 
     Args:
         p: a number of at least 1, or infinity.
@@ -161,10 +161,13 @@ class PNorm(Scalarization):
         return values >= 0.0
 
     def forward(self, losses: Tensor) -> Tensor:
+        if self._given_p == 1.0:
+            return losses.sum()  # a loss of 0 counts, too
         largest = losses.detach().abs().amax()
-        scale = torch.where(largest > 0.0, largest, 1.0)  # F is homogeneous: no power overflows
-        norm: Tensor = torch.linalg.vector_norm(losses / scale, self._given_p)
-        return scale * norm
+        zero = largest == 0.0
+        scale = torch.where(zero, 1.0, largest)  # F is homogeneous: no power overflows
+        norm = scale * torch.linalg.vector_norm(losses / scale + zero.to(losses), self._given_p)
+        return torch.where(zero, norm - norm.detach(), norm)  # the value is 0, with the slopes of equal losses
 
 
 def entries(numbers: Sequence[float], losses: Tensor) -> Tensor:
