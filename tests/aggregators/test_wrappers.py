@@ -117,6 +117,19 @@ def test_a_step_without_a_direction_leaves_the_average() -> None:
         rule(gaussian(2, 3, 0))
 
 
+def test_averages_do_not_depend_on_the_order() -> None:
+    """At a stationary point UPGrad's weights are not unique, and its direction is zero: the smallest are averaged."""
+    before, J = torch.tensor([[-1.0], [1.0], [-2.0]]).double(), torch.tensor([[2.0], [0.0], [-2.0]]).double()
+    found = []
+    for order in ([0, 1, 2], [2, 1, 0], [1, 0, 2]):
+        rule = pg.CRMOGM(pg.UPGrad())
+        assert float(rule(before[order]).abs()) < 1e-15  # rounding of three numbers of about one
+        found.append(rule(J[order]))
+    assert torch.allclose(found[0], found[1], rtol=1e-12)
+    assert torch.allclose(found[0], found[2], rtol=1e-12)
+    assert float(found[0]) != 0.0
+
+
 def test_a_stationary_point_of_the_rule_is_none_of_the_average() -> None:
     """MGDA stops where the gradients cancel, but weights of the step before do not cancel them."""
     rule = pg.CRMOGM(pg.MGDA(), momentum=0.5)

@@ -44,18 +44,11 @@ def solve_shared_qps(
         found = active_set(H, Q[k], resolution, guess[k])
         A[k], residual, rounds = found.a, max(residual, found.residual), rounds + found.steps
     if norms is not None and not is_regular(H, resolution):
-        _make_smallest(H, Q, U, A, norms, resolution)
-    return A, residual, rounds
-
-
-def _make_smallest(H: Array, Q: Array, U: Array | None, A: Array, norms: Array, resolution: float) -> None:
-    """Replace solutions that are not unique by the smallest ones, in place."""
-    slope = A.dot(H)
-    slope += Q
-    squares = slope.diagonal() if U is None else np.einsum("ki,ki->k", U, slope)  # lengths of the projections
-    if squares.max() > (4.0 * resolution) ** 2:  # otherwise all vanish, whatever the weights
+        slope = A.dot(H)
+        slope += Q
         for k in range(len(A)):
             A[k] = smallest(H, NonnegSolution(A[k], slope[k], 0.0, 0), norms, resolution, independent=False).a
+    return A, residual, rounds
 
 
 @lru_cache(maxsize=64)
