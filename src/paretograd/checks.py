@@ -59,10 +59,16 @@ def as_rate(value: object, what: str) -> float:
     return number
 
 
-def as_positive_losses(losses: Sequence[float] | Tensor, label: str) -> Array:
-    """Validate the values of losses for a rule that takes their logarithms or ratios."""
-    given = losses.detach().cpu().to(torch.float64).numpy() if isinstance(losses, Tensor) else losses
-    values = np.array(given, dtype=np.float64)
+def as_positive_losses(losses: Sequence[float | Tensor] | Tensor, label: str) -> Array:
+    """Validate the values of losses for a rule that takes their logarithms or ratios. Scalars may have a graph."""
+    if isinstance(losses, Tensor):
+        given: object = losses.detach().tolist()
+    else:
+        given = [loss.detach().item() if isinstance(loss, Tensor) else loss for loss in losses]
+    try:
+        values = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ParameterError(f"{label} needs the losses as numbers, one per objective; got {losses!r}") from None
     bad = np.flatnonzero(~(np.isfinite(values) & (values > 0.0)))
     if values.ndim != 1 or len(bad):
         shown = (

@@ -237,6 +237,22 @@ def test_bad_input_changes_nothing(name: str) -> None:
     assert repr(rule.state_dict()) == repr(before)
 
 
+@pytest.mark.parametrize("make", [pg.DBMTL, pg.GradNorm])
+def test_losses_may_be_scalars_with_a_graph(make: type[pg.DBMTL | pg.GradNorm]) -> None:
+    x, J = torch.ones(2, requires_grad=True), torch.from_numpy(jacobians()[0][:2])
+    found = []
+    for given in ([x.sum(), 3.0 * x.sum()], torch.stack([x.sum(), 3.0 * x.sum()]), [2.0, 6.0]):
+        rule = make()
+        for _ in range(2):
+            rule.observe(given)
+            d = rule(J)
+        found.append(d)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    with pytest.raises(pg.ParameterError, match="losses as numbers, one per objective; got 'ab'"):
+        make().observe("ab")  # type: ignore[arg-type]
+
+
 def test_another_model_is_refused() -> None:
     for make in (pg.MoCo, pg.ExcessMTL, pg.MConFIG):
         rule = make()

@@ -131,7 +131,7 @@ class Aggregator(ABC):
                 return scale_by_power(found, promise.degree * exponent[..., None])
         return combine(self.weights(G), jacobian)
 
-    def observe(self, losses: Tensor | Sequence[float]) -> None:  # noqa: B027  # most rules ignore them
+    def observe(self, losses: Tensor | Sequence[float | Tensor]) -> None:  # noqa: B027  # most rules ignore them
         """Tell the rule the values of the losses before a step. `paretograd.backward` does so if the rule needs them.
 
         Args:

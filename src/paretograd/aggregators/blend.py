@@ -69,7 +69,7 @@ class Blend(Aggregator):
         theorem = "thm:cvg_nonconflict" if safe else "thm:PS-cvx"
         return replace(common, theorem=theorem, alignment=aligned.alignment, F=aligned.F)
 
-    def observe(self, losses: Tensor | Sequence[float]) -> None:
+    def observe(self, losses: Tensor | Sequence[float | Tensor]) -> None:
         for rule in self.aggregators:
             rule.observe(losses)
 

@@ -74,7 +74,7 @@ class GradNorm(Aggregator):
             note="Positive weights with mean one, which depend on the steps before.",
         )
 
-    def observe(self, losses: Tensor | Sequence[float]) -> None:
+    def observe(self, losses: Tensor | Sequence[float | Tensor]) -> None:
         self._losses = as_positive_losses(losses, self.label)
 
     @contextmanager

@@ -109,7 +109,7 @@ class Mixed(Aggregator):
         """Return the guarantee of the normalized members: normalizing the answer normalizes the member."""
         return _pool_guarantee(self.pool, [rule.normalized().guarantee for rule in self.pool])
 
-    def observe(self, losses: Tensor | Sequence[float]) -> None:
+    def observe(self, losses: Tensor | Sequence[float | Tensor]) -> None:
         for rule in self.pool:
             rule.observe(losses)
 

@@ -225,7 +225,7 @@ class DBMTL(_Averaging):
             note="In the cone of the averages of the gradients.",
         )
 
-    def observe(self, losses: Tensor | Sequence[float]) -> None:
+    def observe(self, losses: Tensor | Sequence[float | Tensor]) -> None:
         self._losses = as_positive_losses(losses, self.label)
 
     def _combine(self, rows: RowSource) -> Found:

@@ -28,7 +28,7 @@ class Wrapper(Aggregator):
             raise ParameterError(f"{type(self).__name__} takes a rule, such as pg.UPGrad(); got {aggregator!r}")
         self.aggregator, self.needs = aggregator, aggregator.needs
 
-    def observe(self, losses: Tensor | Sequence[float]) -> None:
+    def observe(self, losses: Tensor | Sequence[float | Tensor]) -> None:
         self.aggregator.observe(losses)
 
     def one_step(self) -> AbstractContextManager[None]:
