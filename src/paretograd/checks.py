@@ -142,6 +142,10 @@ def make_rng(seed: int | None, generator: torch.Generator | None) -> np.random.G
     """
     if generator is not None and seed is not None:
         raise ParameterError("give a seed or a generator, not both")
+    if seed is not None and (not is_whole(seed) or seed < 0):
+        raise ParameterError(f"seed={seed!r}: a whole number of at least 0 is needed, or None")
+    if not isinstance(generator, torch.Generator | None):
+        raise ParameterError(f"generator={generator!r}: a torch.Generator is needed, or None")
     if seed is None:
         device = "cpu" if generator is None else generator.device
         seed = int(torch.randint(2**62, (), generator=generator, device=device).item())

@@ -153,6 +153,10 @@ def test_wrong_gramians(given: torch.Tensor, error: type[Exception], words: str)
         (lambda: pg.PCGrad(order="random"), "order='random'"),  # type: ignore[arg-type]
         (lambda: pg.PCGrad(reduction="max"), "reduction='max'"),  # type: ignore[arg-type]
         (lambda: pg.RGW(seed=1, generator=torch.Generator()), "not both"),
+        (lambda: pg.RGW(seed=-1), "seed=-1: a whole number of at least 0"),
+        (lambda: pg.PCGrad(order="shuffled", seed=1.5), "seed=1.5: a whole number"),  # type: ignore[arg-type]
+        (lambda: pg.GradVac(generator=1), "generator=1: a torch.Generator"),  # type: ignore[arg-type]
+        (lambda: pg.GradDrop("a"), "leak='a': give a number between 0 and 1"),  # type: ignore[arg-type]
         (lambda: pg.PIVRG([math.inf]), "finite numbers"),
         (lambda: pg.PIVRG(bound=1.0), "bound=1"),
         (lambda: pg.PIVRG(min_temperature=0.0), "min_temperature=0"),

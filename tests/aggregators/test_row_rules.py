@@ -418,6 +418,17 @@ def test_names() -> None:
         assert rule.description.formula
 
 
+def test_vectors_are_printed_and_depend_on_the_order() -> None:
+    for vector in ([0.25, 0.75], torch.tensor([0.25, 0.75])):
+        for rule, shown in (
+            (pg.SDMGrad(preference=vector), "SDMGrad(preference=[0.25, 0.75])"),
+            (pg.GradDrop(vector), "GradDrop(leak=[0.25, 0.75])"),
+        ):
+            assert repr(rule) == shown
+            assert not rule.guarantee.equivariant
+    assert pg.SDMGrad().guarantee.equivariant
+
+
 def test_wrappers_hand_losses_on() -> None:
     J, f = torch.from_numpy(jacobians()[0]), losses()[0]
     for rule in (pg.GradNorm().normalized(), pg.Mixed([pg.GradNorm()]), pg.Blend([pg.GradNorm()])):

@@ -205,7 +205,12 @@ class SDMGrad(CrossAggregator):
     ) -> None:
         self.lam, self.lr = as_rate(lam, "lam"), as_rate(lr, "lr")
         self.steps, self.normalize = as_count(steps, "steps", 1), normalize
-        self.preference = None if preference is None else as_weights(preference, "preference")
+        self.preference = None if preference is None else as_weights(preference, "preference").tolist()
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """Weights on the simplex. A preference of one's own depends on the order of the objectives."""
+        return replace(super().guarantee, equivariant=self.preference is None)
 
     def _advance(self, X: Array, w: Array) -> tuple[Array, Array]:
         m = len(X)

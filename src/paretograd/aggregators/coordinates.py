@@ -53,14 +53,17 @@ class GradDrop(RowAggregator):
 
     def __init__(
         self,
-        leak: float | Sequence[float] = 0.0,
+        leak: float | Sequence[float] | Tensor = 0.0,
         seed: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        given = torch.as_tensor(leak, dtype=torch.float64, device="cpu")
+        try:
+            given = torch.as_tensor(leak, dtype=torch.float64, device="cpu")
+        except (TypeError, ValueError):
+            given = torch.empty(0, device="cpu")
         if given.ndim > 1 or not given.numel() or not bool(((given >= 0.0) & (given <= 1.0)).all()):
             raise ParameterError(f"leak={leak!r}: give a number between 0 and 1, or one for each objective")
-        self.leak, self.seed = leak, seed
+        self.leak, self.seed = given.tolist(), seed
         self._leak, self._rng = given, make_rng(seed, generator)
 
     @property
