@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -360,6 +361,15 @@ def _compare_sdmgrad(rule: pg.SDMGrad, p: Array, normalize: bool) -> None:
             w = nearest_on_simplex(w - 0.03 / scale**2 * (one @ (two.T @ w + 0.4 * two.T @ p)))
         got = rule(torch.from_numpy(np.stack([one, two, three])))
         np.testing.assert_allclose(got, (w + 0.4 * p) @ three / 1.4, **CLOSE)
+
+
+@pytest.mark.parametrize("cross", [[[-2, 2], [3, -3]], [[1, 0, -1], [-1, 2, -1], [0, 3, 2]]])
+def test_rounding_does_not_decide_between_objectives(cross: list[list[int]]) -> None:
+    """The default steps enlarge rounding by far. It must not depend on the order of the objectives."""
+    X = torch.tensor(cross, dtype=torch.float64)
+    w = pg.SDMGrad().weights_from(X)
+    for order in map(list, itertools.permutations(range(len(X)))):
+        assert torch.equal(pg.SDMGrad().weights_from(X[order][:, order]), w[order])
 
 
 def test_two_batches_use_the_second_for_the_direction() -> None:

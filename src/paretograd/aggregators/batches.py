@@ -216,8 +216,16 @@ class SDMGrad(CrossAggregator):
         m = len(X)
         p = np.full(m, 1.0 / m) if self.preference is None else as_weights(self.preference, "preference", m)
         p = p / p.sum()
-        scale = float(np.sqrt(np.maximum(X.diagonal(), 0.0)).mean()) if self.normalize else 1.0
+        scale = float(_sum(np.sqrt(np.maximum(X.diagonal(), 0.0)))) / m if self.normalize else 1.0
         X = X / scale / scale if scale > 0.0 else X
         for _ in range(self.steps):
-            w = simplex_projection(w - self.lr * (X @ (w + self.lam * p)))
+            w = simplex_projection(w - self.lr * _sum(X * (w + self.lam * p)))
         return w, (w + self.lam * p) / (1.0 + self.lam)
+
+
+def _sum(terms: Array) -> Array:
+    """Return the sums over the last dimension, to the last bit the same for every order of the terms.
+
+    Steps longer than the problem allows enlarge rounding until it decides between equal objectives.
+    """
+    return np.asarray(np.sort(terms, axis=-1).sum(axis=-1))

@@ -255,7 +255,7 @@ def simplex_projection(values: Array) -> Array:
     thresholds = (np.cumsum(falling) - 1.0) / np.arange(1, len(values) + 1)
     count = int(np.flatnonzero(falling > thresholds)[-1])
     found = np.maximum(values - values.max() - thresholds[count], 0.0)
-    return np.asarray(found / found.sum())
+    return np.asarray(found / np.maximum(falling - thresholds[count], 0.0).sum())  # the same in every order
 
 
 def vectors_of(blocks: Mapping[int, Tensor], m: int) -> list[Parts]:
