@@ -282,6 +282,17 @@ def test_state_survives_a_checkpoint() -> None:
     assert torch.equal(second(J), first(J))
 
 
+def test_state_of_a_rule_of_rows_survives_a_checkpoint() -> None:
+    first, second = to_torchjd(pg.MoCo()), to_torchjd(pg.MoCo())
+    first(J)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second(2.0 * J), first(2.0 * J))
+    assert not torch.equal(to_torchjd(pg.MoCo())(2.0 * J), first(2.0 * J))
+    rule = pg.MoCo()
+    assert from_torchjd(to_torchjd(rule)) is rule
+    assert repr(first) == "to_torchjd(MoCo())"
+
+
 def test_gradients_of_the_input_do_not_matter() -> None:
     rows = J.clone().requires_grad_()
     assert torch.equal(to_torchjd(pg.UPGrad())(rows), pg.UPGrad()(J))
@@ -299,6 +310,12 @@ def test_wrong_arguments(wrong: object) -> None:
     if not isinstance(wrong, peer.Weighting):
         with pytest.raises(pg.ParameterError, match="give an aggregator or a weighting of TorchJD"):
             from_torchjd(wrong)
+
+
+@pytest.mark.parametrize("rule", [pg.STCH(), pg.DWA()])
+def test_rules_that_see_the_losses_are_no_aggregators(rule: pg.Weighting) -> None:
+    with pytest.raises(pg.ParameterError, match="sees the losses, not the gradients"):
+        to_torchjd(rule)  # type: ignore[arg-type]
 
 
 class Broken(peer.Weighting):

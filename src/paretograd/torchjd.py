@@ -19,6 +19,7 @@ from paretograd.errors import InputError, MissingExtraError, NonFiniteGradientEr
 from paretograd.geometry.gramian import Array, as_array, check_jacobian, combine, gramian, nonfinite_rows
 from paretograd.geometry.unit_gramian import check_finite
 from paretograd.guarantees import Guarantee
+from paretograd.scalarizations.base import Weighting as LossWeighting
 from paretograd.solution import Outcome, Status
 
 try:
@@ -70,6 +71,11 @@ def to_torchjd(rule: Aggregator | AggregatorModule | _Function) -> TheirAggregat
         an aggregator whose ``gramian_weighting`` is `to_weighting`; for a function, one without weights.
     """
     rule = _plain(rule)
+    if isinstance(rule, LossWeighting):
+        raise ParameterError(
+            f"rule={rule!r} sees the losses, not the gradients, so it needs no aggregator of TorchJD: pass it to "
+            "paretograd.backward, or differentiate rule.weights(losses) @ losses"
+        )
     if isinstance(rule, TorchJDRule) and isinstance(rule.theirs, TheirAggregator):
         return rule.theirs
     if isinstance(rule, Aggregator):
@@ -110,6 +116,8 @@ def from_torchjd(theirs: TheirAggregator | Weighting) -> Aggregator:
     if isinstance(theirs, _RuleAsTheirs | _WeightsAsTheirs):
         ours: Aggregator = theirs.rule.aggregator
         return ours
+    if isinstance(theirs, _FunctionAsTheirs) and isinstance(theirs.function, AggregatorModule):
+        return theirs.function.aggregator
     rule = TorchJDRule(theirs)
     return TorchJDRowRule(theirs) if "rows" in rule.needs else rule
 
@@ -269,17 +277,17 @@ class _RuleAsTheirs(GramianWeightedAggregator):
 
 
 class _FunctionAsTheirs(TheirAggregator):
-    """A function from the Jacobian to a direction as a TorchJD aggregator."""
+    """A function from the Jacobian to a direction as a TorchJD aggregator. A rule's state is in its `state_dict`."""
 
-    def __init__(self, function: _Function) -> None:
+    def __init__(self, function: Aggregator | _Function) -> None:
         super().__init__()
-        self.function = function
+        self.function: _Function = function.as_module() if isinstance(function, Aggregator) else function
 
     def forward(self, matrix: Tensor, /) -> Tensor:
         return self.function(matrix.detach())
 
     def __repr__(self) -> str:
-        return f"to_torchjd({self.function!r})"
+        return f"to_torchjd({_plain(self.function)!r})"
 
 
 def _plain(rule: Any) -> Any:
