@@ -68,7 +68,7 @@ class TableRow:
             "label": self.label,
             **answers,
             "needs": self.needs,
-            "state": self.state,
+            "state": self.state or "-",
             "cost": self.cost,
             "result": self.result,
         }
