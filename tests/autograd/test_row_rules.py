@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -111,12 +112,34 @@ def test_m_config_differentiates_one_loss() -> None:
         losses = net.losses(t)
         for loss in losses:
             loss.register_hook(count)
-        pg.backward(losses, rule)
+        step = pg.backward(losses, rule, keep_rows=True)
         assert passes == 1
+        _check_what_is_known(step, t % 3)
+        with step.of_update() as update, torch.no_grad():
+            for param in trunk:
+                param -= 0.0 * param.grad
+        assert update.certificate is not None
+        assert update.certificate.unknown == step.direction.unknown
         J = torch.cat([block.flatten(1) for block in pg.jacobian(net.losses(t), trunk)], dim=1)
         torch.testing.assert_close(flat(trunk), twin(J), **CLOSE)
         heads = [head.weight.grad for head in net.heads]
         assert [grad is not None for grad in heads] == [k == t % 3 for k in range(3)]
+
+
+def _check_what_is_known(step: pg.Step, k: int) -> None:
+    """The step knows the slope of loss k, and reports nothing about the others."""
+    others = [other for other in range(3) if other != k]
+    assert step.finite
+    assert step.direction is not None
+    assert step.direction.unknown == tuple(others)
+    assert not step.direction.non_conflicting
+    assert "not differentiated" in str(step.direction)
+    assert step.gramian[k, k] > 0.0
+    assert step.gramian[others].isnan().all()
+    metrics = step.metrics()
+    assert metrics["mo/unknown"] == 2.0
+    assert math.isnan(metrics["mo/gamma"])
+    assert [math.isnan(metrics[f"mo/gradient_norm/{j}"]) for j in range(3)] == [j != k for j in range(3)]
 
 
 @pytest.mark.parametrize("make", [pg.MoDo, pg.SDMGrad])

@@ -64,6 +64,10 @@ class KeptSource(RowSource):
             found[id(param)] = part
         return found
 
+    def leave_out(self, losses: list[int]) -> None:
+        """Take note of losses whose gradients this step does not know."""
+        self._kept.unknown = losses
+
     def rows(self) -> list[Parts]:
         """Return all rows as vectors."""
         return vectors_of({id(key): self.block(key) for key in self.keys}, self.m)
@@ -103,7 +107,11 @@ def aggregate_rows(
         names: the names of the objectives.
         how: the way in which the rows were computed.
     """
+    others = set(range(source.m)) - set(rule._differentiated(source.m))
     found = rule._combine(source)
+    left = [k for k in sorted(others) if not gramian[k, k]]  # micro-batches have differentiated all losses
+    source.leave_out(left)
+    gramian[left] = gramian[:, left] = torch.nan
     weights = torch.full((source.m,), torch.nan, dtype=torch.float64, device=gramian.device)
     if found.weights is not None:
         weights = torch.from_numpy(found.weights).to(gramian.device)
@@ -112,6 +120,7 @@ def aggregate_rows(
         return combine(weights), step
     products = source.products([found.direction, found.direction])
     products[: source.m, : source.m] = as_array(gramian)  # without parameters that are not aggregated
+    products[left] = products[:, left] = np.nan
     step.direction = UpdateCertificate.of_products(products, names)
     return source.fill(combine(torch.zeros_like(weights)), found.direction), step
 

@@ -29,6 +29,7 @@ class Kept(ABC):
         m: number of losses.
         eps: rounding of the products, relative to the norms.
         open: False after what was kept has been freed.
+        unknown: numbers of the losses that the step did not differentiate, and whose gradients are zero here.
     """
 
     params: list[Tensor]
@@ -36,6 +37,7 @@ class Kept(ABC):
     m: int
     eps: float
     open = True
+    unknown: Sequence[int] = ()
     _users = 0
     _blocks: dict[int, Tensor] | None = None
 
@@ -193,6 +195,8 @@ def watched(kept: Kept, names: tuple[str, ...] | None, update: Update) -> Iterat
         products = kept.measure([change, direction])
     if not known:
         products[-1] = products[:, -1] = float("nan")
+    unknown = list(kept.unknown)
+    products[unknown] = products[:, unknown] = float("nan")
     update.certificate = UpdateCertificate.of_products(products, names)
 
 

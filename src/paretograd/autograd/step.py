@@ -75,7 +75,8 @@ class Step:
         value: F of the losses, for a rule that sees them; else None.
         update: the last change of the parameters that `of_update` looked at; else None.
         direction: slopes and conflicts of the direction, for a rule whose direction is no combination of the gradients,
-            such as `GradDrop`. Its weights are NaN, and it has no certificate. None for all other rules.
+            such as `GradDrop`. Its weights are NaN, and it has no certificate. None for all other rules. `MConFIG`
+            differentiates one loss: the slopes of the others, their part of the Gramian, and gamma are NaN.
 
     In a metric (``backward(metric=...)``), Gramian, gamma and certificate are those of that metric.
     """
@@ -134,8 +135,9 @@ class Step:
     @cached_property
     def finite(self) -> bool:
         """True if all gradients were finite. Otherwise there are no weights, and ``.grad`` is not finite."""
-        weights = self.direction is not None or np.isfinite(as_array(self.weights)).all()
-        return bool(weights and np.isfinite(as_array(self.gramian)).all())
+        if self.direction is not None:
+            return True
+        return bool(np.isfinite(as_array(self.weights)).all() and np.isfinite(as_array(self.gramian)).all())
 
     @property
     def residual(self) -> Tensor | None:
@@ -160,7 +162,7 @@ class Step:
     @cached_property
     def gamma(self) -> float:
         """Distance to Pareto stationarity: the length of the shortest convex combination of the gradients."""
-        if not self.finite:
+        if not self.finite or (self.direction is not None and self.direction.unknown):
             return math.nan
         return gamma_of(as_array(self.gramian), self._eps)
 
@@ -204,6 +206,7 @@ class Step:
                 "gamma": self.gamma,
                 "norm": self.direction.norm,
                 "conflicts": float(len(self.direction.conflicts)),
+                "unknown": float(len(self.direction.unknown)),
             }
         elif self.finite:
             found = {

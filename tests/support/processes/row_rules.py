@@ -61,6 +61,7 @@ def row_rules(rank: int, size: int) -> list[Comparison]:
                 found.append(agree(f"{kind}, {name}", flat_grad(model)))
                 if step.direction is not None and want.direction is not None:
                     slopes = torch.tensor([each.direction.slopes for each in (step, want)])
+                    slopes = slopes.nan_to_num(-1e6)  # of losses that M-ConFIG does not differentiate, on both sides
                     found.append(Comparison(f"{kind}, {name}: slopes", slopes[0], slopes[1]))
                 for optimizer in optimizers:
                     optimizer.step()
