@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from support import ROOT
 from torch import Tensor
 
 import paretograd as pg
@@ -66,6 +67,18 @@ def test_the_direction_stays_near_the_honest_mean(m: int, declared: int, actual:
             weights = rule.weights(rows @ rows.T) * rows.norm(dim=1) / length
             assert float(weights[m - actual :].sum()) <= actual / ((m - declared) * eps) * (1 + 1e-9)
     assert closest < 20.0  # the bound is not void
+
+
+def test_the_page_proves_what_the_docstring_says() -> None:
+    """It has the theorem, with the same bound, and each step of the proof once."""
+    page = (ROOT / "docs" / "trusted.md").read_text(encoding="utf-8")
+    _, found, proof = page.partition("**Theorem.**")
+    assert found
+    assert r"\frac{2f}{\sqrt{m (m - 2f)}}" in proof.partition("*Proof.*")[0]
+    assert r"\frac{2f}{\sqrt{m (m - 2f)}}" in str(TrustedMGDA.__doc__)
+    steps = ["*Proof.*", "*Mixed honest updates.*", "*Geometric median.*", "*Conditional value-at-risk.*", "*Weight.*"]
+    assert [proof.count(step) for step in steps] == [1] * len(steps)
+    assert r"$\square$" in proof
 
 
 def test_without_attackers_it_is_capped_mgda_on_updates_of_one_length() -> None:
