@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import paretograd as pg
-from paretograd.federated import Krum, Server, buffer_names
+from paretograd.federated import Krum, Server, TrimmedMean, buffer_names
 from paretograd.federated.replies import fault, shown
 
 Arrays = dict[str, np.ndarray]
@@ -324,11 +324,23 @@ def test_a_function_may_answer_in_any_precision() -> None:
         (pg.MGDA, r"rule=MGDA is a class: give an instance, MGDA\(\.\.\.\)"),
         (Krum, r"rule=Krum is a class"),
         (3, "rule=3: give a rule of the library, such as pg.MGDA"),
+        (pg.STCH(mu=0.1), r"rule=STCH\(mu=0\.1\) sees losses, and the server has none"),
+        (pg.TrimmedMean(), r"rule=TrimmedMean\(.*\) needs rows, .* pass rule\.__call__, a function of all updates"),
+        (pg.DBMTL(), r"rule=DBMTL\(.*\) needs losses and rows, .* give another rule"),
+        (pg.CRMOGM(pg.GradNorm()), r"needs losses, .* give another rule"),
+        (pg.MoDo(), r"rule=MoDo\(.*\) needs batches, .* give another rule"),
     ],
 )
-def test_what_is_no_rule_is_refused_at_once(rule: object, message: str) -> None:
+def test_what_is_no_rule_for_a_server_is_refused_at_once(rule: object, message: str) -> None:
     with pytest.raises(pg.ParameterError, match=message):
         Server(rule)  # type: ignore[arg-type]
+
+
+def test_a_rule_of_rows_can_be_passed_as_a_function() -> None:
+    found = Server(pg.TrimmedMean(1).__call__).step(model(), replies(5))
+    wanted = Server(TrimmedMean(1)).step(model(), replies(5))
+    assert found.moved
+    assert np.allclose(found.model["weight"], wanted.model["weight"], rtol=1e-6)  # of float32 arrays
 
 
 def test_a_bound_must_be_known() -> None:

@@ -257,11 +257,6 @@ def test_a_rule_that_fails_on_a_later_block_leaves_the_model_alone() -> None:
     assert server.state_dict()["velocity"] is None
 
 
-def test_a_rule_that_needs_the_gradients_of_a_training_loop_leaves_the_model_alone() -> None:
-    with pytest.warns(UserWarning, match="leaves the model unchanged: .* needs the gradients themselves"):
-        assert not Server(pg.GradDrop(seed=0)).step(drawn(0), dict(enumerate(sent(4)))).moved
-
-
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
 

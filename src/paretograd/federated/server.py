@@ -405,5 +405,11 @@ def _check_rule(rule: object) -> None:
         raise ParameterError(f"rule={rule.__name__} is a class: give an instance, {rule.__name__}(...)")
     if isinstance(rule, Weighting):
         raise ParameterError(f"rule={rule!r} sees losses, and the server has none: give a rule such as pg.MGDA()")
+    if isinstance(rule, Aggregator) and rule.needs != {"gramian"}:
+        more = "pass rule.__call__, a function of all updates" if rule.needs == {"rows"} else "give another rule"
+        raise ParameterError(
+            f"rule={rule!r} needs {' and '.join(sorted(rule.needs - {'gramian'}))}, and the server gives a rule the "
+            f"Gramian of the updates: {more}"
+        )
     if not (isinstance(rule, Aggregator) or callable(rule)):
         raise ParameterError(f"rule={rule!r}: give a rule of the library, such as pg.MGDA(), or a function")
