@@ -66,6 +66,14 @@ def test_a_number_replaces_the_quorum() -> None:
     assert said[0].endswith("1 of 10 clients sent a valid reply, and the quorum is 2 (min_valid=2)")
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"asked": -1}, {"asked": "ten"}, {"asked": 2.5}, {"clients": -3}, {"clients": None, "asked": True}]
+)
+def test_numbers_of_clients_are_validated(wrong: dict[str, int]) -> None:
+    with pytest.raises(pg.ParameterError, match=r"(asked|clients)=.*: a (whole|real) number"):
+        Server().step(START, mixed(3, 0), **wrong)
+
+
 # ---- rules that need more replies ------------------------------------------------------------------------------------
 
 

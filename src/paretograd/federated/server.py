@@ -136,6 +136,8 @@ class Server:
             asked: number of clients that were asked to train, for the quorum; None for the number of replies.
             clients: number of clients of which those that were asked are a random sample; None if all were asked.
         """
+        asked = len(replies) if asked is None else as_count(asked, "asked", 0)
+        clients = asked if clients is None else as_count(clients, "clients", 0)
         names = self.parameters(model)
         self._check_velocity(sum(model[name].size for name in names))
         self._loaded = False
@@ -157,12 +159,11 @@ class Server:
         G = G[usable][:, usable]
         for node, reason in sorted(dropped):
             warnings.warn(f"the reply of node {node} is not used: {reason}", stacklevel=2)
-        asked = len(replies) if asked is None else asked
         if len(valid) < self.quorum(asked):
             warnings.warn(self._too_few(len(valid), asked), stacklevel=2)
             return _unmoved(model, sorted(dropped))
         updates = Updates(model, list(valid.values()), names)
-        population = clients if clients is not None and clients > asked else 0
+        population = clients if clients > asked else 0
         found = self._combined(
             updates, G, lambda norms: self._lengths.limit(dict(zip(valid, norms, strict=True)), population)
         )
