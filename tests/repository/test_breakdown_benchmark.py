@@ -155,3 +155,23 @@ def test_the_page_describes_every_attack() -> None:
     text = report.PAGE.read_text(encoding="utf-8").partition("## Results")[0]
     for name in (*ATTACKS, *TASKS):
         assert f"\n| {name} |" in text
+
+
+def test_backdoors_are_measured(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short run, in which the mark has no time to succeed; and the page shows the saved results."""
+    import backdoor
+
+    for pool in ("OMP", "OPENBLAS", "MKL"):  # main sets these
+        monkeypatch.setenv(f"{pool}_NUM_THREADS", "1")
+    assert backdoor.main(["--dry", "--rounds", "1", "--seeds", "1", "--jobs", "1"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + len(backdoor.RULES)
+    assert backdoor.text(*backdoor.load()) in backdoor.PAGE.read_text(encoding="utf-8")
+
+
+def test_a_mark_changes_three_pixels() -> None:
+    import backdoor
+
+    images = torch.rand(5, 64, generator=torch.Generator().manual_seed(0))
+    changed = backdoor.marked(images) != images
+    assert changed.sum(dim=1).tolist() == [3] * 5
