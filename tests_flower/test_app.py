@@ -103,9 +103,11 @@ def unharmed(tmp_path_factory: pytest.TempPathFactory) -> float:
     return accuracy(tmp_path_factory.mktemp("unharmed"))
 
 
-@pytest.mark.parametrize("words", ["sign-flip", "4:zero", "scaled", "label-flip", "nan shape 0:keys 1:boast"])
+@pytest.mark.parametrize(
+    "words", ["sign-flip", "4:zero", "scaled", "label-flip", "collude collude collude", "nan shape 0:keys 1:boast"]
+)
 def test_hostile_clients_cost_little(words: str, unharmed: float, tmp_path: Path) -> None:
-    """One that moves the model, or several that are dropped."""
+    """One that moves the model, three of ten that collude, or several that are dropped."""
     assert unharmed > 0.95
     assert accuracy(tmp_path, attacks=words) > 0.9 * unharmed
 

@@ -26,8 +26,10 @@ def main(grid: Grid, context: Context) -> None:
     torch.set_num_threads(1)
     config, net = context.run_config, initial()
     name, nodes = str(config["rule"]), int(config["min-nodes"])
+    rule = BASELINES.get(name) or (pg.get(name) if name else None)
     strategy = FedPareto(
-        BASELINES[name] if name in BASELINES else pg.get(name),
+        rule,
+        attackers=float(config["attackers"]),
         bound=str(config["bound"]),
         lr=float(config["server-lr"]),
         momentum=float(config["server-momentum"]),
