@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -123,6 +124,23 @@ def test_the_split_into_arrays_changes_no_bit() -> None:
         assert torch.equal(torch.cat(list(found.combine(weights))), direction)
         again = found.moved(found.combine(weights))
         assert joined(again)["all"].tobytes() == joined(moved)["all"].tobytes()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 10, 16, 17, 40])
+def test_gramians_of_any_number_of_updates(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block has several parts. Copies have one length, up to the rounding of a sum."""
+    monkeypatch.setattr(module, "_FEWEST_COLUMNS", 10_000)
+    assert module._PART < 10_000
+    rng = np.random.default_rng(count)
+    start = {"w": np.zeros(10_000)}
+    sent = [{"w": rng.normal(size=10_000)} for _ in range(count)]
+    sent[1:] = [sent[0], *sent[2:]] if count > 1 else []
+    found = Updates(start, sent, ["w"]).gramian().numpy()
+    wanted = np.array([[math.fsum(one["w"] * other["w"]) for other in sent] for one in sent]).reshape(count, count)
+    assert np.array_equal(found, found.T)
+    assert np.allclose(found, wanted, rtol=0.0, atol=1e-14 * 10_000)
+    if count > 1:
+        assert found[0, 1] == pytest.approx(found[0, 0], rel=1e-14)
 
 
 def test_constants_that_are_infinite_in_both_do_not_move() -> None:
