@@ -45,7 +45,7 @@ FEDAVG, ALONE, WHOLE = "FedAvg of Flower", "`Server` alone, capped MGDA", "`FedP
 SORTING = ("TrimmedMean", "CoordinateMedian")
 
 #: Most memory, in units of the replies and with them, and most time without sorting, in units of FedAvg's.
-MEMORY, TIME = 1.3, 4.0
+MEMORY, TIME = 1.3, 3.0
 
 
 def rules() -> dict[str, Any]:
