@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paretograd.bench.cost import read_costs
@@ -90,6 +93,21 @@ def test_the_command_line_has_it(monkeypatch, capsys):
         main()
     assert end.value.code == 0
     assert "Tasks" in capsys.readouterr().out
+
+
+def test_the_examples_of_the_page(tmp_path, monkeypatch, capsys):
+    """A rule and a task of the user's own, as the page shows them."""
+    page = (Path(__file__).parents[2] / "docs" / "referee.md").read_text(encoding="utf-8")
+    for name, code in re.findall(r"# (\w+)\.py\n(.*?)```", page, re.DOTALL):
+        (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    common = ["--trials", "2", "--seeds", "2", "--steps", "40", "--device", "cpu", "--optimizers", "adamw"]
+    assert run_program(["run", "sines.py", "--rules", "single,tuned-mean", "--rule", "mine:Half", *common]) == 0
+    assert run_program(["report"]) == 0
+    assert "mine:Half" not in capsys.readouterr().err
+    (report,) = read_reports("runs/bench")
+    assert {row.rule for row in report.rows} == {"tuned-mean", "mine:Half"}
+    assert all(np.isfinite(row.delta).all() for row in report.rows)
 
 
 def test_damaged_costs_are_named(folder, tmp_path):
