@@ -68,8 +68,9 @@ def test_same_steps_as_backward(name):
         assert training.steering.reasons == ["", ""]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # an inexact step of a rule would warn in both
-            for flat, trial in zip(training.networks.flat, trials, strict=True):
-                torch.testing.assert_close(flat, alone(trial, optimizer), rtol=0.0, atol=ROUNDING.get(name, 1e-12))
+            for k, trial in enumerate(trials):
+                mine = nn.utils.parameters_to_vector(training.networks.one(k).parameters())
+                torch.testing.assert_close(mine, alone(trial, optimizer), rtol=0.0, atol=ROUNDING.get(name, 1e-12))
 
 
 def test_state_dict_goes_on_exactly():
@@ -100,8 +101,7 @@ def test_state_dict_goes_on_exactly():
 
 
 def test_state_of_other_trials_is_refused():
-    first = Training(TASK, DATA, [Trial("mean", 0.1, 1)], "sgd", STEPS)
-    second = Training(TASK, DATA, [Trial("mean", 0.2, 1)], "sgd", STEPS)
+    first, second = (Training(TASK, DATA, [Trial("mean", r, 1)], "sgd", STEPS, torch.float64) for r in (0.1, 0.2))
     with pytest.raises(InputError, match="other trials"):
         second.load_state_dict(first.state_dict())
 
@@ -120,12 +120,32 @@ def test_a_network_that_diverges_stops_alone():
     torch.testing.assert_close(training.networks.flat[0], single.networks.flat[0], rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("rule", ["mgda", "graddrop", "modo", "tuned-mean", "stch", "famo"])
+def test_gradients_that_are_not_finite_stop_their_network(rule):
+    class Broken(Toy64):
+        def losses(self, network, batch):
+            """The square root has no derivative at zero, where the second network is sent."""
+            first, second = super().losses(network, batch)
+            return first, second + (network.heads[0].bias.sum() - 5.0).square().sqrt()
+
+    trials = [Trial(draw(rule, 0.5, 2, np.random.default_rng(0)), 0.01, seed) for seed in (1, 2)]
+    training = Training(Broken(), DATA, trials, "sgd", 4, torch.float64)
+    bias = next(part for part in training.networks.parts if part.name == "heads.0.bias")
+    training.networks.flat[1, bias.columns] = 5.0
+    training.advance(4)
+    assert training.steering.reasons == ["", "a gradient is not finite"]
+    assert float(training.networks.flat[1, bias.columns]) == 5.0
+    assert torch.isfinite(training.networks.flat).all()
+
+
 def test_parameters_of_one_loss_are_private():
     networks = Networks(TASK, [0, 1], torch.device("cpu"), torch.float64)
-    batch = TASK.batch(DATA, generator(0, 0, 0), networks.one(0))
-    networks.gradients(networks.forward(batch, common=True))
+    networks.arrange(TASK.batch(DATA, generator(0, 0, 0), networks.one(0)), common=True)
     assert networks.private == {"heads.0.weight": 0, "heads.0.bias": 0, "heads.1.weight": 1, "heads.1.bias": 1}
-    assert len(networks.shared_columns()) == 3 * 5 + 5
+    assert networks.shared == slice(3 * 5 + 5)
+    torch.manual_seed(1)
+    for mine, theirs in zip(networks.one(1).parameters(), TASK.network().double().parameters(), strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_one_network_has_its_parameters():
@@ -149,9 +169,8 @@ def test_buffers_and_unused_parameters_are_refused():
 
     with pytest.raises(InputError, match="buffers"):
         Networks(Normed(), [0], torch.device("cpu"))
-    training = Training(Idle(), DATA, [Trial("mgda", 0.1, 0)], "sgd", 2, torch.float64)
     with pytest.raises(InputError, match=r"idle\.weight"):
-        training.advance(1)
+        Training(Idle(), DATA, [Trial("mgda", 0.1, 0)], "sgd", 2, torch.float64)
 
 
 def test_optimizers_are_known():

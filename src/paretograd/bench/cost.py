@@ -15,7 +15,7 @@ import torch
 from paretograd.aggregators.base import Aggregator
 from paretograd.autograd.backward import backward
 from paretograd.bench.protocol import Protocol, settings_of
-from paretograd.bench.roster import Rule, check_suits, draw, make
+from paretograd.bench.roster import MEAN, Rule, check_suits, draw, make
 from paretograd.bench.task import Batch, Data, Task
 from paretograd.bench.tasks import task_of
 from paretograd.errors import InputError, ParetogradError
@@ -67,6 +67,7 @@ def measure_costs(
     task = task_of(protocol.task, small=protocol.small)
     data = (task.made() if protocol.made else task.load(data_dir)).to(where)
     found: dict[str, Cost] = {}
+    _cost(task, data, MEAN)  # loads code and tunes kernels, which must not count
     for name in dict.fromkeys(setting.rule for setting in settings_of(rules, ["adamw"], task)):
         try:
             found[name] = _cost(task, data, name)

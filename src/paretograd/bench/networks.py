@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -74,6 +73,8 @@ class Networks:
     Attributes:
         flat: the parameters, ``(B, n)``; an optimizer changes them in place.
         parts: where each parameter is.
+        private: the parameters that one loss alone reaches, by name, with that loss; known after `arrange`.
+        shared: the place of the others, which a rule aggregates.
     """
 
     def __init__(
@@ -88,24 +89,48 @@ class Networks:
         if any(True for _ in first.buffers()):
             raise InputError(f"the network of {task.name} has buffers, such as BatchNorm's; use GroupNorm or LayerNorm")
         named = dict(first.named_parameters())
-        ends = list(accumulate((value.numel() for value in named.values()), initial=0))
-        self.parts = [
-            Part(name, value.shape, slice(*place))
-            for (name, value), place in zip(named.items(), pairwise(ends), strict=True)
-        ]
+        self.parts = _placed((name, value.shape) for name, value in named.items())
         vectors = {seed: nn.utils.parameters_to_vector(network.parameters()) for seed, network in made.items()}
         self.flat = torch.stack([vectors[seed].detach() for seed in seeds]).to(device, dtype)
+        self.private: dict[str, int] = {}
+        self.shared = slice(self.flat.shape[1])
         self._one = first.to(device, dtype).requires_grad_(False)
         self._losses = _Losses(task, self._one)
-        self._private: dict[str, int] | None = None
 
     def __len__(self) -> int:
         return len(self.flat)
 
+    def arrange(self, batch: Batch, common: bool) -> None:
+        """Find out which losses reach which parameters, and put those that several reach first.
+
+        Args:
+            batch: any, as for `forward`.
+            common: likewise.
+        """
+        reached: dict[str, list[int]] = {part.name: [] for part in self.parts}
+        done = self.forward(batch, common)
+        m = len(done.losses)
+        for k, loss in enumerate(done.losses):
+            found = torch.autograd.grad(loss.sum(), done.leaves, retain_graph=k < m - 1, allow_unused=True)
+            for part, gradient in zip(self.parts, found, strict=True):
+                if gradient is not None:
+                    reached[part.name].append(k)
+        unused = [name for name, losses in reached.items() if not losses]
+        if unused:
+            raise InputError(f"no loss depends on the parameter {unused[0]} of the network; leave it out")
+        self.private = {name: losses[0] for name, losses in reached.items() if len(losses) == 1 < m}
+        before = sorted(self.parts, key=lambda part: part.name in self.private)
+        if before[0].name in self.private:
+            raise InputError("every parameter of the network belongs to one loss alone: there is nothing to aggregate")
+        self.flat = torch.cat([self.flat[:, part.columns] for part in before], dim=1)
+        self.parts = _placed((part.name, part.shape) for part in before)
+        self.shared = slice(max(part.columns.stop for part in self.parts if part.name not in self.private))
+
     def one(self, index: int) -> nn.Module:
         """Return the network with this index. The module is the same in every call."""
-        for part, param in zip(self.parts, self._one.parameters(), strict=True):
-            param.copy_(self.flat[index, part.columns].view(part.shape))
+        params = dict(self._one.named_parameters())
+        for part in self.parts:
+            params[part.name].copy_(self.flat[index, part.columns].view(part.shape))
         return self._one
 
     def forward(self, batch: Batch, common: bool) -> Pass:
@@ -132,18 +157,11 @@ class Networks:
         """Return the gradients of all losses, ``(B, m, n)``, in one backward pass for each loss."""
         m = len(done.losses)
         rows = self.flat.new_zeros(len(self), m, self.flat.shape[1])
-        reached: dict[str, list[int]] = {part.name: [] for part in self.parts}
         for k, loss in enumerate(done.losses):
             found = torch.autograd.grad(loss.sum(), done.leaves, retain_graph=k < m - 1, allow_unused=True)
             for part, gradient in zip(self.parts, found, strict=True):
                 if gradient is not None:
                     rows[:, k, part.columns] = gradient.flatten(1)
-                    reached[part.name].append(k)
-        if self._private is None:
-            unused = [name for name, losses in reached.items() if not losses]
-            if unused:
-                raise InputError(f"no loss depends on the parameter {unused[0]} of the network; leave it out")
-            self._private = {name: losses[0] for name, losses in reached.items() if len(losses) == 1 < m}
         return rows
 
     def weighted(self, done: Pass, weights: Tensor) -> Tensor:
@@ -157,22 +175,6 @@ class Networks:
         found = torch.autograd.grad(total, done.leaves, allow_unused=True, materialize_grads=True)
         return torch.cat([gradient.flatten(1) for gradient in found], dim=1)
 
-    @property
-    def private(self) -> Mapping[str, int]:
-        """The parameters that one loss alone reaches, by name, with that loss: known after `gradients`."""
-        if self._private is None:
-            raise RuntimeError("no gradient was computed yet")
-        return self._private
-
-    def shared_columns(self) -> Tensor | slice:
-        """Return the places of the parameters that a rule aggregates."""
-        if not self.private:
-            return slice(None)
-        shared = [part.columns for part in self.parts if part.name not in self.private]
-        if not shared:
-            raise InputError("every parameter of the network belongs to one loss alone: there is nothing to aggregate")
-        return torch.cat([torch.arange(place.start, place.stop) for place in shared]).to(self.flat.device)
-
     def fill_private(self, direction: Tensor, rows: Tensor, losses: Sequence[int]) -> None:
         """Write the gradient of its own loss into the part of each parameter that only one loss reaches.
 
@@ -182,8 +184,17 @@ class Networks:
             losses: those that the rule differentiates in this step; the parameters of the others wait.
         """
         for part in self.parts:
-            if self.private.get(part.name) in losses:
+            if part.name in self.private and self.private[part.name] in losses:
                 direction[:, part.columns] = rows[:, self.private[part.name], part.columns]
+
+
+def _placed(named: Iterable[tuple[str, torch.Size]]) -> list[Part]:
+    """Return the places of parameters that follow each other in a vector."""
+    parts, start = [], 0
+    for name, shape in named:
+        parts.append(Part(name, shape, slice(start, start + shape.numel())))
+        start += shape.numel()
+    return parts
 
 
 class Optimizer:

@@ -111,10 +111,12 @@ class _Work:
     def _tune(self) -> Tuning:
         trials = self._protocol.search(self._setting, self._task)
         try:
-            training = self._prepared(trials)
-        except ParetogradError as error:  # the rule does not suit the task, whatever its parameters
+            for trial in trials:
+                check_suits(make(trial.rule, len(self._task.objectives), trial.seed), self._task)
+        except ParetogradError as error:
             none = np.full((len(trials), len(self._task.metrics)), math.nan)
             return Tuning(trials, none, none[:, 0], [str(error)] * len(trials), 0.0)
+        training = self._prepared(trials)
         seconds = self._train(training, SEARCH)
         scores = training.scores(self._data.validation)
         quality = np.array([self._quality(row) for row in scores])
@@ -135,8 +137,6 @@ class _Work:
         return Outcome(tuning, validation, test, list(training.steering.reasons), training.curves, seconds)
 
     def _prepared(self, trials: Sequence[Trial]) -> Training:
-        """Return the networks before their first step; raise if the rule does not suit the task."""
-        check_suits(make(trials[0].rule, len(self._task.objectives), 0), self._task)
         return Training(self._task, self._data, trials, self._setting.optimizer, self._steps)
 
     def _train(self, training: Training, stage: str) -> float:

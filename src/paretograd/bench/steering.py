@@ -16,7 +16,6 @@ from paretograd.aggregators.rows import RowAggregator
 from paretograd.bench.roster import Rule
 from paretograd.disk import from_json, to_json
 from paretograd.errors import ParetogradError
-from paretograd.geometry.gramian import gramian
 from paretograd.scalarizations.base import Weighting
 from paretograd.scalarizations.famo import FAMO
 from paretograd.scalarizations.history import DWA
@@ -130,7 +129,7 @@ class Steering:
         return first._differentiated(m) if isinstance(first, RowAggregator) else range(m)
 
     def direct(self, losses: Tensor, rows: Sequence[Tensor]) -> Tensor:
-        """Return the directions, ``(B, n)``; zero for stopped networks.
+        """Return the directions, ``(B, n)``; those of stopped networks mean nothing.
 
         Args:
             losses: ``(B, m)``, on the CPU.
@@ -140,7 +139,9 @@ class Steering:
         direction = last.new_zeros(len(last), last.shape[2])
         weights = torch.zeros(last.shape[:2], dtype=torch.float64, device="cpu")
         first = self._rules[0]
-        gramians = None if isinstance(first, RowAggregator) or self.by_batches else gramian(last).double().cpu()
+        gramians = None if isinstance(first, RowAggregator) or self.by_batches else _gramians(last)
+        for values in rows if gramians is None else [gramians]:
+            self.check_finite(values, "gradient")
 
         def act(i: int) -> None:
             rule = self._rules[i]
@@ -157,9 +158,7 @@ class Steering:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # inexact weights of diverging networks
             self._each(act)
-        if gramians is not None:
-            direction = torch.einsum("bm,bmn->bn", weights.to(last), last)
-        return direction
+        return direction if gramians is None else torch.einsum("bm,bmn->bn", weights.to(last), last)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of all rules as one text, and why networks have stopped."""
@@ -173,6 +172,12 @@ class Steering:
         self.reasons = [str(reason) for reason in from_json(str(state["reasons"]))["reasons"]]
 
 
+def _gramians(rows: Tensor) -> Tensor:
+    """Return ``J @ J.T`` of each network, float64, on the CPU; not finite where the rows are not."""
+    exact = rows.double()
+    return (exact @ exact.mT).cpu()
+
+
 def measure(rows: Tensor, direction: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Return gamma relative to the longest gradient, and the share of the losses that a step raises, ``(B,)`` each.
 
@@ -180,7 +185,7 @@ def measure(rows: Tensor, direction: Tensor) -> tuple[np.ndarray, np.ndarray]:
         rows: ``(B, m, n)``.
         direction: ``(B, n)``.
     """
-    G = gramian(rows).double().cpu()
+    G = _gramians(rows)
     norms = G.diagonal(dim1=1, dim2=2).clamp(min=0.0).sqrt()
     gamma = np.full(len(G), math.nan)
     for i, one in enumerate(G):

@@ -78,19 +78,15 @@ class Training:
     ) -> None:
         self._task, self._data, self._trials, self.steps = task, data, list(trials), steps
         device = data.train[0].device
+        self.step = 0
         self.networks = Networks(task, [trial.seed for trial in trials], device, dtype)
+        self.networks.arrange(*self._batch(0))
         m = len(task.objectives)
         self.steering = Steering([make(trial.rule, m, trial.seed) for trial in trials])
         learned = self.steering.learned
-        like = (
-            self.networks.flat
-            if learned is None
-            else torch.cat([self.networks.flat, learned.to(self.networks.flat)], 1)
-        )
-        self._optimizer = Optimizer(optimizer, like)
+        flat = self.networks.flat
+        self._optimizer = Optimizer(optimizer, flat if learned is None else torch.cat([flat, learned.to(flat)], dim=1))
         self._rates = torch.tensor([[trial.rate] for trial in trials], dtype=dtype, device=device)
-        self.step = 0
-        self._columns: Tensor | slice | None = None
         self.marks = np.unique(np.linspace(0, steps - 1, min(MARKS, steps)).round().astype(int))
         shape = (len(self.marks), len(trials))
         self._losses = np.full((*shape, m), math.nan)
@@ -129,7 +125,7 @@ class Training:
         else:
             gradient, rows = self._aggregated(done, losses)
         if len(mark) and rows is not None:
-            seen = self.networks.shared_columns()
+            seen = self.networks.shared
             self._losses[mark[0]] = losses
             self._gamma[mark[0]], self._conflicts[mark[0]] = measure(rows[:, :, seen], gradient[:, seen])
         self._move(gradient, own)
@@ -166,33 +162,23 @@ class Training:
             gradient = self.networks.weighted(done, weights)
             self.steering.check_finite(gradient, "gradient")
             return gradient, None
-        rows = self._rows(done)
+        rows = self.networks.gradients(done)
+        self.steering.check_finite(rows, "gradient")
         return torch.einsum("bm,bmn->bn", weights, rows), rows
 
     def _aggregated(self, done: Pass, losses: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient by a rule that sees gradients: aggregated, or of the only loss of a parameter."""
-        rows = self._rows(done)
-        if self._columns is None:
-            self._columns = self.networks.shared_columns()
-        seen = [rows[:, :, self._columns]]
+        rows, shared = self.networks.gradients(done), self.networks.shared
+        seen = [rows[:, :, shared]]
         if self.steering.by_batches:
             again, common = self._batch(1)
-            rows = self._rows(self.networks.forward(again, common))
-            seen.append(rows[:, :, self._columns])
+            rows = self.networks.gradients(self.networks.forward(again, common))
+            seen.append(rows[:, :, shared])
         direction = rows.new_zeros(len(rows), rows.shape[2])
         chosen = self.steering.differentiated(rows.shape[1])
-        direction[:, self._columns] = self.steering.direct(losses, seen)
+        direction[:, shared] = self.steering.direct(losses, seen)
         self.networks.fill_private(direction, rows, chosen)
         return direction, rows
-
-    def _rows(self, done: Pass) -> Tensor:
-        """Return the gradients of all losses; those of networks that have stopped are zero."""
-        rows = self.networks.gradients(done)
-        self.steering.check_finite(rows, "gradient")
-        stopped = [i for i, reason in enumerate(self.steering.reasons) if reason]
-        if stopped:
-            rows[stopped] = 0.0
-        return rows
 
     def _move(self, gradient: Tensor, own: Tensor | None) -> None:
         """Take a step of the optimizer; networks that have stopped stay."""
@@ -201,8 +187,7 @@ class Training:
         rates = self._rates * (0.5 + 0.5 * math.cos(math.pi * self.step / self.steps))
         stopped = [i for i, reason in enumerate(self.steering.reasons) if reason]
         if stopped:
-            gradient[stopped] = 0.0
-            rates[stopped] = 0.0
+            gradient[stopped], rates[stopped] = 0.0, 0.0
         if learned is None or own is None:
             self._optimizer.step(flat, gradient, rates)
             return
