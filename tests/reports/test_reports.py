@@ -14,7 +14,7 @@ from mpl_toolkits.mplot3d import proj3d
 from scipy.optimize import nnls
 
 import paretograd as pg
-from paretograd.reports import export, figures, space, words
+from paretograd.reports import export, figures, sphere, words
 from paretograd.reports.compare import compare
 from paretograd.reports.explain import explain
 from paretograd.reports.roster import Parameter, build, roster
@@ -172,14 +172,14 @@ class TestSphere:
     def test_facet_normals_describe_the_cone(self, seed):
         """Bipolar theorem: x is a conic combination of the gradients iff no facet normal points away from it."""
         gradients = gaussian(4, 3, seed).numpy()
-        normals = space.facet_normals(gradients)
+        normals = sphere.facet_normals(gradients)
         for x in gaussian(50, 3, seed + 100).numpy():
             residual = nnls(gradients.T, x)[1] / np.linalg.norm(x)
             assert (residual < 1e-9) == bool((normals @ x >= 0.0).all())
 
     def test_patch_lies_in_the_region_and_fills_it(self):
         normals = SPACE.numpy()
-        pieces = space.patch(normals)
+        pieces = sphere.patch(normals)
         corners = np.concatenate(pieces)
         assert (corners @ normals.T).min() >= -1e-9
         area = sum(
@@ -193,19 +193,19 @@ class TestSphere:
         assert area == pytest.approx(sum(angles) - np.pi, rel=0.01)
 
     def test_border_runs_along_the_planes(self):
-        arcs = space.border(SPACE.numpy())
+        arcs = sphere.border(SPACE.numpy())
         assert len(arcs) == 3
         for arc in arcs:
             assert (arc @ SPACE.numpy().T).min() >= -1e-5
             assert np.abs(arc @ SPACE.numpy().T).min(axis=1).max() < 1e-9
 
     def test_flat_cones(self):
-        assert space.flat_sector(SPACE.numpy()) is None
-        flat = space.flat_sector(np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]))
+        assert sphere.flat_sector(SPACE.numpy()) is None
+        flat = sphere.flat_sector(np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]))
         assert flat is not None
         assert (flat >= -1e-12).all()
         assert np.abs(flat[:, 2]).max() < 1e-12
-        assert len(space.facet_normals(np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]))) == 0
+        assert len(sphere.facet_normals(np.array([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0]]))) == 0
 
 
 class TestScene:
