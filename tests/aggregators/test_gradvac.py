@@ -68,6 +68,11 @@ def test_a_turned_gradient_has_the_target_cosine() -> None:
         assert after == pytest.approx(max(0.7, before), abs=1e-7)
 
 
+def test_a_whole_number_is_a_target() -> None:
+    J = gaussian(3, 4, 0)
+    assert torch.equal(pg.GradVac(target=1, order="given")(J), pg.GradVac(target=1.0, order="given")(J))
+
+
 @pytest.mark.parametrize("target", [0.0, 0.3, 0.6, 0.9])
 def test_two_gradients_conflict_more_often_the_higher_the_target(target: float) -> None:
     """In the plane, if one gradient is far longer: at angles beyond 90 degrees plus that of the target."""

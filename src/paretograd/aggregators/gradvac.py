@@ -73,7 +73,8 @@ class GradVac(GramianAggregator):
         if not -1.0 <= as_number(target, "target") <= 1.0:
             raise ParameterError(f"target={target:g}: a cosine is between -1 and 1")
         check_sweep(order, reduction)
-        self.beta, self.target, self.order, self.reduction, self.seed = beta, target, order, reduction, seed
+        self.beta, self.target = float(beta), float(target)
+        self.order, self.reduction, self.seed = order, reduction, seed
         self._rng = make_rng(seed, generator) if order == "shuffled" else None
         self._memory: Memory[list[list[float]]] = Memory()
 
