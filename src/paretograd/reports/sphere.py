@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -74,10 +75,13 @@ def flat_sector(gradients: Array) -> Array | None:
 
 def patch(normals: Array, fineness: int = 4) -> list[Array]:
     """Triangles (and pieces of them) that cover the part of the unit sphere where ``normals @ x >= 0``."""
+    triangles = _sphere(fineness)
+    heights = triangles @ normals.T  # of each corner over each plane
+    inside, outside = heights.min(axis=(1, 2)) >= 0.0, heights.max(axis=1).min(axis=1) < 0.0
     pieces = []
-    for triangle in _sphere(fineness):
-        piece = triangle
-        for normal in normals:
+    for i in np.flatnonzero(~outside):
+        piece = triangles[i]
+        for normal in () if inside[i] else normals:
             if (piece @ normal).min() < 0.0:
                 piece = _clip(piece, normal)
             if len(piece) < 3:
@@ -124,6 +128,7 @@ def _clip(polygon: Array, normal: Array) -> Array:
     return np.array(kept).reshape(-1, 3)
 
 
+@cache
 def _sphere(fineness: int) -> Array:
     """An octahedron whose faces are divided in four, and pushed out to the sphere, ``fineness`` times."""
     corners = np.concatenate([np.eye(3), -np.eye(3)])
@@ -134,6 +139,7 @@ def _sphere(fineness: int) -> Array:
         ab, bc, ca = (_unit_rows(x + y) for x, y in ((a, b), (b, c), (c, a)))
         parts = [(a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca)]
         triangles = np.concatenate([np.stack(part, axis=1) for part in parts])
+    triangles.setflags(write=False)  # every caller gets the same one
     return triangles
 
 
