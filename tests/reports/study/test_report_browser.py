@@ -1,24 +1,16 @@
-"""The report in headless Chromium, from a file and without a network.
-
-Needs Debian's packages chromium and chromium-driver (or others of that kind on the path). Without them these tests are
-skipped; in continuous integration, where CI=true, they fail.
-"""
+"""The report in headless Chromium, from a file and without a network."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from selenium import webdriver
 from selenium.webdriver import ActionChains
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import Select, WebDriverWait
+from selenium.webdriver.support.ui import Select
+from support.browser import chromium, errors, requests, wait
 
 import paretograd as pg
 from paretograd.reports.study import write_study
@@ -30,7 +22,6 @@ SHOWN = 100
 HOSTILE = "<img src=x onerror='window.hacked=1'><script>window.hacked=1</script>%{x}"
 METHODS = ["MGDA", "UPGrad", "UPGrad*", "Nash-MTL*", HOSTILE]
 PANELS = 4  # two losses, gamma, objective space
-PATIENCE = 20  # seconds; a busy machine is slow
 
 #: Method, seed and kind of every trace that is drawn, panel by panel.
 DRAWN = """
@@ -61,28 +52,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[webdriver.Chrome]:
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    driver = shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        reason = "needs Chromium and its driver: apt-get install chromium chromium-driver"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    arguments = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1300,950"]
-    arguments.append("--host-resolver-rules=MAP * ~NOTFOUND")
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        arguments.append("--no-sandbox")  # Chromium's own refuses root, which a container runs as
-    for argument in arguments:
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=Service(driver))
-    started.execute_cdp_cmd("Network.enable", {})
-    offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-    started.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
-    yield started
-    started.quit()
+    with chromium() as started:
+        started.execute_cdp_cmd("Network.enable", {})
+        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+        started.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
+        yield started
 
 
 @pytest.fixture
@@ -95,20 +69,12 @@ def page(browser: webdriver.Chrome, report: Path) -> webdriver.Chrome:
     return browser
 
 
-def wait(browser: webdriver.Chrome, condition: Callable[[], Any]) -> Any:
-    return WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
-
-
 def drawn(page: webdriver.Chrome) -> list[list[tuple[str, str]]]:
     """Method and seed of the lines in each panel."""
     return [
         [(METHODS[trace["method"]], trace["seedName"]) for trace in panel if trace["kind"] == "run"]
         for panel in page.execute_script(DRAWN)
     ]
-
-
-def errors(page: webdriver.Chrome) -> list[Any]:
-    return [entry for entry in page.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
 
 def hover(page: webdriver.Chrome, panel: int, method: str, point: int) -> str:
@@ -135,9 +101,7 @@ def test_it_draws_every_run_without_an_error_or_a_request(page: webdriver.Chrome
     assert page.execute_script(paths)[0] == len(METHODS)
     assert page.execute_script("return document.getElementById('plot-2')._fullLayout.yaxis.type") == "log"
     assert errors(page) == []
-    events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
-    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
-    assert {url for url in asked if not url.startswith(("data:", "blob:"))} == {report.as_uri()}
+    assert requests(page) == {report.as_uri()}
 
 
 def test_unticking_a_method_hides_it_in_every_panel(page: webdriver.Chrome) -> None:

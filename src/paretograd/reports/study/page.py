@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from numbers import Integral, Real
 from pathlib import Path
 from string import Template
@@ -16,6 +13,7 @@ from paretograd.descent.trajectory import Trajectory
 from paretograd.disk import replacing
 from paretograd.errors import needs
 from paretograd.problems.base import Problem
+from paretograd.reports.inline import asset, only
 from paretograd.reports.study.content import Content, Curve, Finding, compose, find_bounds, merged
 from paretograd.reports.study.figures import draw
 from paretograd.reports.study.panels import heading, panels, payload, sentence, summary, theory
@@ -164,14 +162,12 @@ def plotly_js() -> str:
 
 
 def _asset(name: str) -> str:
-    return files("paretograd.reports.study").joinpath(name).read_text(encoding="utf-8").replace("\r\n", "\n")
+    return asset("paretograd.reports.study", name)
 
 
 def _policy(scripts: Sequence[str]) -> str:
     """Return a policy that allows these scripts only, and no loading."""
-    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:"
+    return f"default-src 'none'; script-src {only(scripts)}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def _methods(content: Content) -> str:

@@ -1,0 +1,68 @@
+"""Pages in headless Chromium.
+
+Needs Debian's packages chromium and chromium-driver (or others of that kind on the path). Without them, tests are
+skipped; in continuous integration, where CI=true, they fail.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.ui import WebDriverWait
+
+PATIENCE = 20  # seconds; a busy machine is slow
+
+
+@contextmanager
+def chromium(reachable: str | None = None) -> Iterator[webdriver.Chrome]:
+    """Start a browser that keeps a log of its messages and requests.
+
+    Args:
+        reachable: the only host that it finds; None for none.
+    """
+    binary = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    driver = shutil.which("chromedriver")
+    if binary is None or driver is None:
+        reason = "needs Chromium and its driver: apt-get install chromium chromium-driver"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    arguments = ["--headless=new", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1300,950"]
+    arguments.append("--host-resolver-rules=MAP * ~NOTFOUND" + (f", EXCLUDE {reachable}" if reachable else ""))
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        arguments.append("--no-sandbox")  # Chromium's own refuses root, which a container runs as
+    for argument in arguments:
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    started = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        yield started
+    finally:
+        started.quit()
+
+
+def wait(browser: webdriver.Chrome, condition: Callable[[], Any]) -> Any:
+    """Return the condition's value once it is true."""
+    return WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
+
+
+def errors(page: webdriver.Chrome) -> list[Any]:
+    """Return the page's errors and warnings since the last call."""
+    return [entry for entry in page.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+
+def requests(page: webdriver.Chrome) -> set[str]:
+    """Return the addresses that the page asked for since the last call."""
+    events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
+    asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+    return {url for url in asked if not url.startswith(("data:", "blob:"))}
