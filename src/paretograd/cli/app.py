@@ -11,6 +11,7 @@ import typer
 from paretograd import __version__
 from paretograd.aggregators.registry import split_list
 from paretograd.cli import studies
+from paretograd.cli.explore import explore
 from paretograd.cli.files import read_jacobian
 from paretograd.cli.studies import console as _console
 from paretograd.cli.studies import errors_in_words as _errors_in_words
@@ -237,6 +238,7 @@ def _split(names: str) -> list[str]:
     return chosen
 
 
+app.command()(explore)
 app.command()(studies.run)
 app.command()(studies.reproduce)
 app.command()(studies.report)
