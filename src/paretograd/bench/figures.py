@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Rules whose curves are drawn: the baselines, and the best of the others.
 _CURVES = 7
+#: So many of the best rules have their names beside their points, and the baselines.
+_NAMED = 15
 #: Points beyond this distance from the best are cut off.
 _REACH = 30.0
 
@@ -76,6 +78,7 @@ def ranks(reports: Sequence[TaskReport]) -> Figure:
 def time_and_quality(report: TaskReport) -> Figure:
     """Draw Delta m against the time of a step, with a name at each point."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
     rows = [row for row in report.rows if math.isfinite(row.mean_delta) and row.rule in report.costs]
     best = min((row.mean_delta for row in rows), default=0.0)
@@ -90,9 +93,12 @@ def time_and_quality(report: TaskReport) -> Figure:
         axes.errorbar(
             x, row.mean_delta, yerr=error, color=colour, marker="D" if special else "o", markersize=5, elinewidth=0.7
         )
-        axes.annotate(report.label(row.rule), (x, row.mean_delta), (4, 3), textcoords="offset points", fontsize=7)
+        if special or row in shown[:_NAMED]:
+            axes.annotate(report.label(row.rule), (x, row.mean_delta), (4, 3), textcoords="offset points", fontsize=7.5)
     axes.set_xscale("log")
-    axes.set_xlabel(f"time of a step, ms ({report.device})")
+    for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        axis(FuncFormatter(lambda value, place: f"{value:g}"))
+    axes.set_xlabel(f"time of a step in ms, {report.device}")
     axes.set_ylabel("Δm, %  (lower is better)")
     left = len(rows) - len(shown)
     cut = f"; {left} rules are more than {_REACH:g} points worse and not shown" if left else ""

@@ -35,6 +35,8 @@ Rule = Aggregator | Weighting
 
 #: The baselines: all losses with equal weights, and with weights that are tuned as other rules' parameters are.
 MEAN, TUNED = "mean", "tuned-mean"
+#: Largest standard deviation of the logarithms of tuned weights.
+_DECADES = 1.5
 #: The rule that sees one loss alone: ``single(0)``.
 _SINGLE = re.compile(r"single\((\d+)\)")
 _LEARNED: dict[str, type[Weighting]] = {cls.name: cls for cls in (UncertaintyWeighting, IMTLL)}
@@ -149,12 +151,13 @@ def draw(name: str, u: float, m: int, rng: np.random.Generator) -> str:
 
     Args:
         name: of the rule.
-        u: place of its dial in [0, 1].
+        u: place of its dial in [0, 1]. For the tuned mean, it is the spread of the weights: none for 0.
         m: number of objectives.
-        rng: draws the weights of the tuned mean, uniformly on the simplex.
+        rng: draws the weights of the tuned mean.
     """
     if _canonical(name) == TUNED:
-        return f"weighted-sum(weights={[_short(float(w)) for w in np.maximum(rng.dirichlet(np.ones(m)), 1e-4)]})"
+        weights = 10.0 ** (_DECADES * u * rng.standard_normal(m))
+        return f"weighted-sum(weights={[_short(float(w)) for w in weights / weights.sum()]})"
     dial = dial_of(name)
     if dial is None:
         return name
