@@ -91,7 +91,7 @@ def _list(given: argparse.Namespace) -> None:
         task = task_of(name)
         _say(f"  {name:20} {len(task.objectives):3} losses  {task.summary}")
         for source in task.sources:
-            _say(f"  {'':20}             data: {source.title}, {source.licence}")
+            _say(f"  {'':20}             data: {source.title} (licence: {source.licence})")
     _say("\nRules, and the parameter of each that is tuned beside the learning rate")
     for name in RULES:
         dial = dial_of(name)
