@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,19 @@ def test_report_writes_tables_runs_and_figures(folder, capsys):
     figures = {path.name for path in (folder / "figures").iterdir()}
     assert {"critical-difference.svg", "toy-time.svg", "toy-curves.png", "other-curves.svg"} <= figures
     assert "other-time.svg" not in figures  # its costs were not measured
+
+
+def test_packed_runs_make_the_same_report(folder, tmp_path, capsys):
+    assert run_program(["report", "--out", str(folder), "--pack"]) == 0
+    for name in ("toy", "other"):
+        for file in ("config.json", "cost.json", "runs.npz"):
+            if (folder / name / file).exists():
+                (tmp_path / name).mkdir(exist_ok=True)
+                shutil.copy(folder / name / file, tmp_path / name / file)
+    assert run_program(["report", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "report.md").read_bytes() == (folder / "report.md").read_bytes()
+    lines = [sorted((place / "runs.csv").read_text().splitlines()) for place in (folder, tmp_path)]
+    assert lines[0] == lines[1]
 
 
 def test_costs_are_those_of_backward(folder):

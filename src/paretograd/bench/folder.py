@@ -90,6 +90,11 @@ class TaskFolder:
         """The protocol and the sessions."""
         return self.path / "config.json"
 
+    @property
+    def packed(self) -> Path:
+        """All results in one file."""
+        return self.path / "runs.npz"
+
     def result(self, setting: Setting) -> Path:
         """Return the path of a result."""
         return self.path / "settings" / f"{setting.file}.npz"
@@ -177,34 +182,13 @@ class TaskFolder:
 
     def save(self, setting: Setting, outcome: Outcome) -> None:
         """Write the result of a setting, and remove what it needed on the way."""
-        curves = {f"curve_{name}": np.asarray(value, np.float32) for name, value in outcome.curves._asdict().items()}
-        values = {
-            **_tuning_arrays(setting, outcome.tuning),
-            "validation": outcome.validation,
-            "test": outcome.test,
-            "final_reasons": np.array(outcome.reasons, dtype=str),
-            "final_seconds": outcome.seconds,
-            **curves,
-        }
-        write_arrays(self.result(setting), values, overwrite=True)
+        write_arrays(self.result(setting), _arrays(setting, outcome), overwrite=True)
         for path in (self.tuned(setting), *(self.checkpoint(setting, stage) for stage in STAGES)):
             path.unlink(missing_ok=True)
 
     def load(self, setting: Setting) -> Outcome:
         """Read the result of a setting."""
-        path = self.result(setting)
-        found = read_arrays(path)
-        try:
-            return Outcome(
-                _tuning(setting, path, found),
-                found["validation"],
-                found["test"],
-                [str(reason) for reason in found["final_reasons"]],
-                Curves(*(np.asarray(found[f"curve_{name}"], float) for name in Curves._fields)),
-                float(found["final_seconds"]),
-            )
-        except LookupError as error:
-            raise InputError(f"{path} is no result of a benchmark: it has no {error}") from None
+        return _outcome(setting, self.result(setting), read_arrays(self.result(setting)))
 
     def done(self) -> list[Setting]:
         """Return the settings with a result, in the order of their names."""
@@ -216,6 +200,63 @@ class TaskFolder:
                 raise InputError(f"{path} is no result of a benchmark, or was renamed. Remove it")
             found.append(setting)
         return found
+
+    def outcomes(self) -> dict[Setting, Outcome]:
+        """Read all results: those of ``settings`` and, if there are none, those of ``runs.npz``."""
+        found = {setting: self.load(setting) for setting in self.done()}
+        if found or not self.packed.exists():
+            return found
+        columns = read_arrays(self.packed)
+        try:
+            names = zip(columns["rule"].tolist(), columns["optimizer"].tolist(), strict=True)
+            for place, (rule, optimizer) in enumerate(names):
+                values = {name: column[place] for name, column in columns.items()}
+                values |= {"rule": str(rule), "optimizer": str(optimizer)}
+                setting = Setting(str(rule), str(optimizer))
+                found[setting] = _outcome(setting, self.packed, values)
+        except (LookupError, AttributeError, TypeError) as error:
+            raise InputError(f"{self.packed} does not hold the results of a benchmark: {error}") from None
+        return found
+
+    def pack(self) -> Path:
+        """Write all results to ``runs.npz``, with a row for each setting: a compact form to keep or to publish."""
+        found = self.outcomes()
+        if not found:
+            raise InputError(f"{self.path} has no result to pack")
+        rows = [_arrays(setting, outcome) for setting, outcome in found.items()]
+        longest = max(rows, key=lambda row: len(row["curve_steps"]))
+        for row in rows:
+            for name in (name for name in row if name.startswith("curve_")):
+                if row[name].shape != longest[name].shape:  # no network was trained
+                    row[name] = np.full_like(longest[name], np.nan)
+        return write_arrays(self.packed, {name: np.stack([row[name] for row in rows]) for name in rows[0]}, True)
+
+
+def _arrays(setting: Setting, outcome: Outcome) -> dict[str, Any]:
+    curves = {f"curve_{name}": np.asarray(value, np.float32) for name, value in outcome.curves._asdict().items()}
+    return {
+        **_tuning_arrays(setting, outcome.tuning),
+        "validation": outcome.validation,
+        "test": outcome.test,
+        "final_reasons": np.array(outcome.reasons, dtype=str),
+        "final_seconds": outcome.seconds,
+        **curves,
+    }
+
+
+def _outcome(setting: Setting, path: Path, found: dict[str, Any]) -> Outcome:
+    try:
+        curves = Curves(*(np.asarray(found[f"curve_{name}"], float) for name in Curves._fields))
+        return Outcome(
+            _tuning(setting, path, found),
+            found["validation"],
+            found["test"],
+            [str(reason) for reason in found["final_reasons"]],
+            curves if np.isfinite(curves.steps).all() else Curves(*(part[:0] for part in curves)),
+            float(found["final_seconds"]),
+        )
+    except LookupError as error:
+        raise InputError(f"{path} is no result of a benchmark: it has no {error}") from None
 
 
 def _tuning_arrays(setting: Setting, tuning: Tuning) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from paretograd.aggregators.registry import split_list
 from paretograd.bench.cost import measure_costs
 from paretograd.bench.protocol import SINGLE, Protocol
-from paretograd.bench.report import findings, notes, overall_table, read_reports, task_table, write_report
+from paretograd.bench.report import findings, notes, overall_table, read_reports, task_folders, task_table, write_report
 from paretograd.bench.roster import RULES, dial_of
 from paretograd.bench.run import run_task
 from paretograd.bench.tasks import TASKS, task_of
@@ -79,6 +79,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     run.add_argument("--seeds", type=int, default=5, help="networks to train with the chosen ones (5)")
     run.add_argument("--steps", type=int, help="training steps; the task's own if not given")
     run.add_argument("--checkpoint-every", type=float, default=10.0, help="seconds of work that a kill can lose (10)")
+    report.add_argument("--pack", action="store_true", help="also write all runs of a task to one file, TASK/runs.npz")
     report.add_argument("--optimizer", help="only this one; if not given, the better one on validation rows")
     for command in (run, cost, report):
         command.add_argument("--out", type=Path, default=_OUT, help=f"the folder of the benchmark ({_OUT})")
@@ -148,6 +149,8 @@ def _report(given: argparse.Namespace) -> None:
     for told in findings(reports):
         _say(told)
     _say(f"\ntables   {write_report(given.out, reports)}")
+    for place in task_folders(given.out) if given.pack else ():
+        _say(f"runs     {place.pack()}")
     try:
         from paretograd.bench.figures import draw
 

@@ -64,19 +64,24 @@ def read_reports(folder: str | Path, optimizer: str | None = None) -> list[TaskR
         folder: of the benchmark, or of one task.
         optimizer: only settings with this one; None takes the better one on validation rows.
     """
+    order = [*TASKS]
+    found = [_read(place, optimizer) for place in task_folders(folder)]
+    return sorted(found, key=lambda one: order.index(one.task.name) if one.task.name in order else len(order))
+
+
+def task_folders(folder: str | Path) -> list[TaskFolder]:
+    """Return the tasks in a folder of the benchmark, or the one whose folder it is."""
     path = Path(folder)
     places = [path] if (path / "config.json").exists() else sorted(entry.parent for entry in path.glob("*/config.json"))
     if not places:
         raise InputError(f"{path} has no results of a benchmark; `paretograd bench run` makes them")
-    order = [*TASKS]
-    found = [_read(TaskFolder(place), optimizer) for place in places]
-    return sorted(found, key=lambda one: order.index(one.task.name) if one.task.name in order else len(order))
+    return [TaskFolder(place) for place in places]
 
 
 def _read(place: TaskFolder, optimizer: str | None) -> TaskReport:
     protocol = place.protocol()
     task = task_of(protocol.task, small=protocol.small)
-    outcomes = {setting: place.load(setting) for setting in place.done()}
+    outcomes = place.outcomes()
     return TaskReport(task, protocol, outcomes, rows_of(task, outcomes, optimizer), *read_costs(place.path))
 
 
