@@ -46,6 +46,7 @@ from paretograd.autograd.capture import CapturedStep, capture
 from paretograd.autograd.choice import engine_report
 from paretograd.autograd.gramian import gramian, jacobian
 from paretograd.autograd.layers.layer import Layer, Part, register_layer
+from paretograd.autograd.monitor import Monitor
 from paretograd.autograd.step import How, Step
 from paretograd.autograd.unconflicting import Projection, Unconflicting
 from paretograd.certificates.batches import ExpectedLosses
@@ -154,6 +155,7 @@ __all__ = [
     "Mixed",
     "MoCo",
     "MoDo",
+    "Monitor",
     "NashMTL",
     "NonFiniteGradientError",
     "Normalized",
