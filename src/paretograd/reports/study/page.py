@@ -13,7 +13,7 @@ from paretograd.descent.trajectory import Trajectory
 from paretograd.disk import replacing
 from paretograd.errors import needs
 from paretograd.problems.base import Problem
-from paretograd.reports.inline import asset, only
+from paretograd.reports.inline import asset, policy
 from paretograd.reports.study.content import Content, Curve, Finding, compose, find_bounds, merged
 from paretograd.reports.study.figures import draw
 from paretograd.reports.study.panels import heading, panels, payload, sentence, summary, theory
@@ -133,7 +133,7 @@ def page(
     shown = [finding for finding in findings if finding.seed == content.seeds[0]]
     bounds = merged(findings)
     return Template(_asset("page.html")).substitute(
-        policy=_policy([library, script]),
+        policy=policy([library, script]),
         title=escape(content.title),
         style=_asset("page.css"),
         summary=escape(summary),
@@ -163,11 +163,6 @@ def plotly_js() -> str:
 
 def _asset(name: str) -> str:
     return asset("paretograd.reports.study", name)
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Return a policy that allows these scripts only, and no loading."""
-    return f"default-src 'none'; script-src {only(scripts)}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def _methods(content: Content) -> str:

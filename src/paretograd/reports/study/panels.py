@@ -70,8 +70,8 @@ def payload(content: Content, bounds: Sequence[Bound]) -> str:
                 "method": labels.index(run.method),
                 "seed": seeds.index(run.seed),
                 "iterations": run.iterations.tolist(),
-                "losses": [_numbers(run.losses[:, k]) for k in range(content.panels)],
-                "gamma": _numbers(run.gamma),
+                "losses": [numbers(run.losses[:, k]) for k in range(content.panels)],
+                "gamma": numbers(run.gamma),
             }
             for run in content.runs
         ],
@@ -82,7 +82,7 @@ def payload(content: Content, bounds: Sequence[Bound]) -> str:
                 "label": f"bound of {bound.result}",
                 "names": html.escape(", ".join(bound.methods)),
                 "iterations": (iterations := spaced(bound.last)).tolist(),
-                "values": _numbers(np.array([bound.at(int(iteration)) for iteration in iterations])),
+                "values": numbers(np.array([bound.at(int(iteration)) for iteration in iterations])),
             }
             for bound in bounds
         ],
@@ -136,9 +136,9 @@ def _front(content: Content) -> list[list[Any]] | None:
     if not len(content.front):
         return None
     if content.m <= 3:
-        return [_numbers(column) for column in content.front.T]
+        return [numbers(column) for column in content.front.T]
     names = [*(objective(k) for k in range(content.m)), None]
-    values = [[*_numbers(row), None] for row in content.scaled(content.front)]
+    values = [[*numbers(row), None] for row in content.scaled(content.front)]
     return [names * len(values), [value for row in values for value in row]]
 
 
@@ -146,13 +146,14 @@ def _parallel(content: Content) -> dict[str, Any]:
     first = {run.seed: run for run in reversed(content.runs)}
     return {
         "names": [objective(k) for k in range(content.m)],
-        "starts": [_numbers(content.scaled(first[seed].losses[0])) for seed in content.seeds],
-        "ends": [_numbers(content.scaled(run.losses[-1])) for run in content.runs],
-        "losses": [_numbers(run.losses[-1]) for run in content.runs],
+        "starts": [numbers(content.scaled(first[seed].losses[0])) for seed in content.seeds],
+        "ends": [numbers(content.scaled(run.losses[-1])) for run in content.runs],
+        "losses": [numbers(run.losses[-1]) for run in content.runs],
     }
 
 
-def _numbers(values: Array) -> list[float | None]:
+def numbers(values: Array) -> list[float | None]:
+    """Return the numbers of a vector with as many digits as a screen needs; None for NaN and infinity."""
     return [float(f"{value:.{_DIGITS}g}") if np.isfinite(value) else None for value in values.tolist()]
 
 
