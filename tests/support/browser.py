@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,8 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.ui import WebDriverWait
 
+#: Width of a phone, in pixels.
+PHONE = 390
 PATIENCE = 20  # seconds; a busy machine is slow
 
 
@@ -51,6 +54,24 @@ def chromium(reachable: str | None = None) -> Iterator[webdriver.Chrome]:
         started.quit()
 
 
+@contextmanager
+def offline_browser() -> Iterator[webdriver.Chrome]:
+    """Start a browser without a network, for pages in files."""
+    with chromium() as started:
+        started.execute_cdp_cmd("Network.enable", {})
+        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+        started.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
+        yield started
+
+
+def show(browser: webdriver.Chrome, report: Path) -> None:
+    """Open a page afresh, and wait until it is drawn."""
+    browser.get_log("browser")
+    browser.get_log("performance")
+    browser.get(report.as_uri())
+    wait(browser, lambda: browser.execute_script("return document.documentElement.dataset.drawn") == "yes")
+
+
 def wait(browser: webdriver.Chrome, condition: Callable[[], Any]) -> Any:
     """Return the condition's value once it is true."""
     return WebDriverWait(browser, PATIENCE, poll_frequency=0.05).until(lambda _: condition())
@@ -66,3 +87,17 @@ def requests(page: webdriver.Chrome) -> set[str]:
     events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
     asked = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
     return {url for url in asked if not url.startswith(("data:", "blob:"))}
+
+
+@contextmanager
+def dark_phone(page: webdriver.Chrome) -> Iterator[None]:
+    """Show the page on a phone that prefers dark colours."""
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    phone = {"width": PHONE, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    try:
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+        page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+        yield
+    finally:
+        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

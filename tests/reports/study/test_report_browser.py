@@ -10,7 +10,7 @@ from selenium import webdriver
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
-from support.browser import chromium, errors, requests, wait
+from support.browser import PHONE, dark_phone, errors, offline_browser, requests, show, wait
 
 import paretograd as pg
 from paretograd.reports.study import write_study
@@ -52,20 +52,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[webdriver.Chrome]:
-    with chromium() as started:
-        started.execute_cdp_cmd("Network.enable", {})
-        offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-        started.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
+    with offline_browser() as started:
         yield started
 
 
 @pytest.fixture
 def page(browser: webdriver.Chrome, report: Path) -> webdriver.Chrome:
     """The report, freshly opened and drawn."""
-    browser.get_log("browser")
-    browser.get_log("performance")
-    browser.get(report.as_uri())
-    wait(browser, lambda: browser.execute_script("return document.documentElement.dataset.drawn") == "yes")
+    show(browser, report)
     return browser
 
 
@@ -171,15 +165,8 @@ def test_it_fits_a_phone_and_follows_the_dark_mode(page: webdriver.Chrome) -> No
     colour = "return document.getElementById('plot-0').data[0].line.color"
     look = curves(METHODS)["MGDA"]
     assert page.execute_script(colour) == look.colour
-    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    try:
-        page.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    with dark_phone(page):
         wait(page, lambda: page.execute_script(colour) == look.on_dark)
-        page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
         size = "return [document.documentElement.scrollWidth, document.getElementById('plot-0')._fullLayout.width]"
-        wait(page, lambda: max(page.execute_script(size)) <= 390)
+        wait(page, lambda: max(page.execute_script(size)) <= PHONE)
         assert errors(page) == []
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
