@@ -15,6 +15,7 @@ from paretograd.cli.explore import explore
 from paretograd.cli.files import read_jacobian
 from paretograd.cli.studies import console as _console
 from paretograd.cli.studies import errors_in_words as _errors_in_words
+from paretograd.cli.watch import watch
 from paretograd.errors import InputError
 from paretograd.reports import export, tables
 from paretograd.reports.compare import compare as run_comparison
@@ -242,6 +243,7 @@ app.command()(explore)
 app.command()(studies.run)
 app.command()(studies.reproduce)
 app.command()(studies.report)
+app.command("watch")(watch)
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
