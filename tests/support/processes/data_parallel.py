@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 import warnings
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import paretograd as pg
+from paretograd.autograd.recording import read_recording
 from paretograd.distributed import Traffic
 from support.models import MODELS
 from support.processes.common import (
@@ -64,6 +68,28 @@ def ddp(rank: int, size: int) -> list[Comparison]:
         )
         found.append(agree("parameters", flat(model)))
     return found
+
+
+@case(2)
+def monitored(rank: int, size: int) -> list[Comparison]:
+    """The first process records what all of them know, and the others write nothing."""
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder)
+    model = DistributedDataParallel(Tasks())
+    weights = []
+    with pg.Monitor(str(folder[0]), budget=None) as monitor:
+        for t in range(3):
+            losses = task_losses(model(part(batch(t, 4 * size), rank, size)))
+            step = pg.backward(losses, pg.UPGrad())
+            monitor(step, losses)
+            weights.append(step.weights)
+    dist.barrier()
+    found = torch.tensor(np.array([record.weights[0] for record in read_recording(str(folder[0])).records]))
+    written = torch.tensor(float(monitor.records))
+    return [
+        Comparison("recorded weights", found, torch.stack(weights)),
+        Comparison("records of this process", written, torch.tensor(3.0 if rank == 0 else 0.0)),
+    ]
 
 
 @case(2)
