@@ -19,7 +19,7 @@ NUMERICAL  := $(patsubst %,tests/aggregators/test_%.py,exactness properties equa
 FLOWER_VENV := .venv-flower
 FLOWER_PIP  := $(FLOWER_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-flower.txt
 
-# Only the tests of real architectures need their libraries, 300 MB without torch.
+# Only the tests of real architectures and of trainers need their libraries, 900 MB without torch.
 MODELS_VENV := .venv-models
 MODELS_PIP  := $(MODELS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
@@ -57,7 +57,7 @@ test-kernels: $(VENV)/.stamp-test-kernels  ## test the GPU kernels with Triton's
 test-flower: $(FLOWER_VENV)/.stamp  ## test the Flower strategy: unit tests, and the example app simulated and deployed
 	OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest -c tests_flower/pytest.ini tests_flower $(ARGS)
 
-test-models: $(MODELS_VENV)/.stamp  ## test backward on real architectures, small and with random weights
+test-models: $(MODELS_VENV)/.stamp  ## test backward on real architectures, and the adapters for trainers
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(MODELS_VENV)/bin/python -m pytest -c tests_models/pytest.ini tests_models $(ARGS)
 
 test-torchjd: $(VENV)/.stamp-test-torchjd $(THEIR_TESTS)/.stamp  ## test rules of both libraries in each other, with TorchJD's own properties

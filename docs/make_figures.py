@@ -59,6 +59,7 @@ BANDS = (
         "#CFE2F3",
         {
             "federated": "server, clients",
+            "integrations": "trainers",
             "torchjd": "a bridge",
             "descent": "pg.descend",
             "problems": "tasks and data",

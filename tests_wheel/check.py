@@ -28,12 +28,17 @@ EXTRAS = {
     "pandas": "import paretograd as pg; print(pg.descend(pg.problem('vlmop2'), pg.UPGrad(), steps=5).to_pandas())",
     "report": "from paretograd.reports.study.page import plotly_js; print(len(plotly_js()))",
     "torchjd": "import paretograd as pg; from paretograd.torchjd import to_torchjd; print(to_torchjd(pg.UPGrad()))",
+    "transformers": "from paretograd.integrations.transformers import MultiObjectiveTrainer as T; print(T)",
+    "lightning": "from paretograd.integrations.lightning import MultiObjectiveModule as M; print(M)",
+    "deepxde": "import os; os.environ['DDE_BACKEND'] = 'pytorch'\n"
+    "from paretograd.integrations.deepxde import MultiObjectiveModel as M; print(M)",
     "flower": "from paretograd.federated import FedPareto; print(FedPareto())",
 }
 
 #: Without extras, these say which one is missing.
 WITHOUT = {"cli": "from paretograd.cli import main; main()"} | {
-    extra: EXTRAS[extra] for extra in ("plot", "moo", "pandas", "report", "torchjd", "flower")
+    extra: EXTRAS[extra]
+    for extra in ("plot", "moo", "pandas", "report", "torchjd", "transformers", "lightning", "deepxde", "flower")
 }
 
 
