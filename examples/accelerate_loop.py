@@ -1,36 +1,26 @@
-"""Accelerate: replace `accelerator.backward` with `pg.backward`, in one process or several.
+"""Accelerate: add up the gradients of micro-batches and apply the rule once, in one process or several.
 
-Each process computes the losses of its own part of the batch. `pg.backward` detects that the model is under
-DistributedDataParallel and averages the gradients of each loss over the processes before it aggregates them, so
-several processes take the same step as one process with the whole batch. `samples=` weights each process by its
-number of samples, which may differ in the last batch of an epoch.
-
-mixed_precision="bf16" needs no changes; for "fp16" use the scaler in `accelerator.scaler`, see amp.py.
+Each process adds its own micro-batches; `samples=` weights them by their sizes. Without accumulation, call
+`pg.backward(losses, rule, samples=...)`. `accelerator.save_state` saves the state of the rule, too.
 
 Run: pip install 'paretograd[examples]'; python examples/accelerate_loop.py [--steps 200] [--seed 0]
 or:  torchrun --nproc_per_node 2 examples/accelerate_loop.py
 """
 
 import argparse
+from itertools import count
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import paretograd as pg
 
 
-def make_data(count: int) -> tuple[Tensor, Tensor]:
-    """Return inputs (count, 8) and two targets for each."""
-    x = torch.randn(count, 8)
-    return x, torch.stack([x[:, 0].sin() + x[:, 1], x[:, 1] - x[:, 2].square()], dim=1)
-
-
-def task_losses(model: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
-    return list(functional.mse_loss(model(x), y, reduction="none").mean(dim=0).unbind())
+def task_losses(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    return dict(zip(("sum", "difference"), (model(x) - y).square().mean(dim=0).unbind(), strict=True))
 
 
 def main() -> None:
@@ -39,30 +29,29 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
 
-    accelerator = Accelerator(cpu=True)  # omit cpu=True to use the available devices
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)  # omit cpu=True to use the available devices
     set_seed(args.seed)
-    x, y = make_data(2048)
+    x = torch.randn(2048, 8)
+    y = torch.stack([x[:, 0].sin() + x[:, 1], x[:, 1] - x[:, 2].square()], dim=1)
     model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    loader = DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True)
-    before = [loss.item() for loss in task_losses(model, x, y)]
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    rule, done, gammas = pg.UPGrad(), 0, []
-    while done < args.steps:
-        for batch in loader:
+    before = task_losses(model, x, y)
+    optimizer, data = torch.optim.SGD(model.parameters(), lr=0.05), TensorDataset(x, y)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=32, shuffle=True))
+    rule, rows, gammas = pg.UPGrad().as_module(), pg.accumulate(), []
+    accelerator.register_for_checkpointing(rule)
+    for batch in (batch for _ in count() for batch in loader):
+        with accelerator.accumulate(model):
+            rows.add(task_losses(model, *batch), samples=len(batch[0]))
+            if accelerator.sync_gradients:
+                gammas.append(rows.step(rule).gamma)
+            optimizer.step()  # does nothing between two steps
             optimizer.zero_grad()
-            step = pg.backward(task_losses(model, *batch), rule, samples=len(batch[0]))
-            optimizer.step()
-            gammas.append(step.gamma)
-            done += 1
-            if done == args.steps:
-                break
-    after = [loss.item() for loss in task_losses(accelerator.unwrap_model(model), x, y)]
+        if len(gammas) == args.steps:
+            break
     accelerator.print(f"{accelerator.num_processes} process(es), gamma {gammas[0]:.3g} -> {gammas[-1]:.3g}")
-    for k, (old, new) in enumerate(zip(before, after, strict=True)):
-        accelerator.print(f"task {k}: loss {old:.4f} -> {new:.4f}")
-    flat = torch.cat([param.detach().reshape(-1) for param in model.parameters()])
-    everyone = accelerator.gather(flat.reshape(1, -1))
+    for name, after in task_losses(accelerator.unwrap_model(model), x, y).items():
+        accelerator.print(f"{name}: loss {before[name]:.4f} -> {after:.4f}")
+    everyone = accelerator.gather(nn.utils.parameters_to_vector(model.parameters()).detach()[None])
     accelerator.print(f"parameters agree in all processes: {bool((everyone == everyone[0]).all())}")
     accelerator.end_training()
 

@@ -1,21 +1,11 @@
-"""Lightning: use manual optimization and log the metrics of every step.
+"""Lightning: several losses with automatic optimization.
 
-Automatic optimization has one loss and calls `backward` itself. With `automatic_optimization = False` the training
-step calls `pg.backward`, steps the optimizer, and logs the metrics of the step: the weights, the norms of the
-gradients, conflicts, and the distance from Pareto stationarity.
-
-`pg.backward` replaces `self.manual_backward`, so you must handle what that adds:
-
-- precision="bf16-mixed" needs no changes. For precision="16-mixed", `manual_backward` would use a scaler; see amp.py
-  for the loop with a scaler.
-- Several processes need no changes. Lightning puts the module under DistributedDataParallel, which `pg.backward`
-  detects; it averages the gradients of each loss over the processes before it aggregates them.
+Accumulation, precision, clipping, several processes, checkpoints and loggers are the Trainer's, as with one loss.
 
 Run: pip install 'paretograd[examples]'; python examples/lightning_module.py [--steps 200] [--seed 0] [--devices 1]
 """
 
 import argparse
-import logging
 import warnings
 
 import lightning
@@ -25,40 +15,26 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 import paretograd as pg
+from paretograd.integrations.lightning import MultiObjectiveModule
 
 
-class TwoTasks(lightning.LightningModule):
-    """A shared trunk with two regression heads."""
-
+class TwoTasks(MultiObjectiveModule):
     def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
+        super().__init__(rule=pg.UPGrad())
         self.trunk = nn.Sequential(nn.Linear(8, 64), nn.Tanh())
-        self.heads = nn.ModuleList([nn.Linear(64, 1), nn.Linear(64, 1)])
-        self.rule = pg.UPGrad()
+        self.heads = nn.ModuleDict({"sum": nn.Linear(64, 1), "difference": nn.Linear(64, 1)})
 
-    def task_losses(self, batch: list[Tensor]) -> list[Tensor]:
-        x, y = batch
-        features = self.trunk(x)
-        return [functional.mse_loss(head(features)[:, 0], y[:, k]) for k, head in enumerate(self.heads)]
+    def task_losses(self, batch: list[Tensor]) -> dict[str, Tensor]:
+        features = self.trunk(batch[0])
+        return {
+            name: functional.mse_loss(self.heads[name](features), batch[k + 1]) for k, name in enumerate(self.heads)
+        }
 
-    def training_step(self, batch: list[Tensor], _: int) -> None:
-        optimizer = self.optimizers()
-        optimizer.zero_grad()
-        losses = self.task_losses(batch)
-        step = pg.backward(losses, self.rule, samples=len(batch[0]))
-        optimizer.step()
-        self.log_dict({f"loss/{k}": loss.detach() for k, loss in enumerate(losses)})
-        self.log_dict(step.metrics())
+    def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+        return self.losses(self.task_losses(batch))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.05)
-
-
-def make_data(count: int) -> TensorDataset:
-    """Return inputs (count, 8) and two targets for each."""
-    x = torch.randn(count, 8)
-    return TensorDataset(x, torch.stack([x[:, 0].sin() + x[:, 1], x[:, 1] - x[:, 2].square()], dim=1))
 
 
 def main() -> None:
@@ -68,31 +44,23 @@ def main() -> None:
     parser.add_argument("--devices", type=int, default=1, help="number of processes")
     args = parser.parse_args()
 
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)  # hide the banner
-    warnings.filterwarnings("ignore", message=".*(many workers|LeafSpec).*")  # noise from Lightning
+    warnings.filterwarnings("ignore", message=".*(many workers|LeafSpec|logger).*")  # noise from Lightning
     lightning.seed_everything(args.seed, verbose=False)
-    data, model = make_data(2048), TwoTasks()
-    everything = data[:]
-    before = [loss.item() for loss in model.task_losses(everything)]
-    trainer = lightning.Trainer(
-        max_steps=args.steps,
-        max_epochs=-1,  # the number of steps is the limit
-        accelerator="cpu",
-        devices=args.devices,
-        strategy="ddp" if args.devices > 1 else "auto",
-        logger=False,  # any logger will receive the metrics
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(model, DataLoader(data, batch_size=64, shuffle=True))
-    after = [loss.item() for loss in model.task_losses(everything)]
-    if not trainer.is_global_zero:
-        return
-    for k, (old, new) in enumerate(zip(before, after, strict=True)):
-        print(f"task {k}: loss {old:.4f} -> {new:.4f}")
-    logged = {key: value.item() for key, value in trainer.callback_metrics.items()}
-    print("logged: " + ", ".join(f"{key}={value:.3g}" for key, value in logged.items()))
+    x = torch.randn(2048, 8)
+    data = TensorDataset(x, x[:, :1].sin() + x[:, 1:2], x[:, 1:2] - x[:, 2:3].square())
+    model = TwoTasks()
+    before = model.task_losses(data[:])
+    options = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = lightning.Trainer(max_steps=args.steps, accelerator="cpu", devices=args.devices, **options)
+    trainer.fit(model, DataLoader(data, batch_size=64 // args.devices, shuffle=True))
+    for name, after in model.task_losses(data[:]).items() if trainer.is_global_zero else ():
+        print(f"{name}: loss {before[name]:.4f} -> {after:.4f}")
+    print("logged: " + ", ".join(f"{key}={value:.3g}" for key, value in trainer.callback_metrics.items()))
 
 
 if __name__ == "__main__":

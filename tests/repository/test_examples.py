@@ -1,7 +1,8 @@
 """Every file in examples/ runs, prints its result, and gets better at what it trains.
 
 Each runs as a script, for fewer steps than by default; those that need other packages or several processes run in
-processes of their own. An example whose optional package is missing is skipped.
+processes of their own. An example whose optional package is missing is skipped. tests_models/test_examples.py
+runs those that need heavy frameworks.
 """
 
 from __future__ import annotations
@@ -128,9 +129,21 @@ def test_lightning(tmp_path: Path) -> None:
     printed = run("lightning_module.py", "--steps", "60", folder=tmp_path)
     assert len(changes(printed)) == 2
     assert all(after < 0.8 * before for before, after in changes(printed)), printed
-    for key in ("mo/gamma", "mo/conflicts", "mo/weight/1", "loss/0"):
+    for key in ("mo/gamma", "mo/conflicts", "mo/weight/sum", "mo/loss/difference"):
         assert f"{key}=" in printed
     assert not any(tmp_path.iterdir())  # no logs, no checkpoints
+
+
+@pytest.mark.slow
+def test_lightning_in_two_processes(tmp_path: Path) -> None:
+    """Both log the weights of the common step."""
+    need("lightning")
+    printed = run("lightning_module.py", "--steps", "40", "--devices", "2", folder=tmp_path)
+    assert all(after < before for before, after in changes(printed)), printed
+    assert len(changes(printed)) == 2
+    weights = re.findall(r"mo/weight/sum=(\S+), mo/weight/difference=(\S+),", printed)
+    assert len(weights) == 2
+    assert weights[0] == weights[1]
 
 
 def test_accelerate(tmp_path: Path) -> None:
@@ -153,18 +166,20 @@ def test_accelerate_in_two_processes(tmp_path: Path) -> None:
 
 
 def test_tensorboard(script: Callable[..., str], tmp_path: Path) -> None:
+    """tests_models/test_examples.py runs the other trackers."""
     need("tensorboard")
     folder = tmp_path / "runs"
-    printed = script("tensorboard_metrics.py", "--steps", "40", "--folder", str(folder))
-    assert len(changes(printed)) == 2
-    assert all(after < 0.5 * before for before, after in changes(printed)), printed
+    printed = script("trackers.py", "--steps", "40", "--folder", str(folder))
+    ((before, after),) = changes(printed)
+    assert after < 0.5 * before
     (events,) = folder.iterdir()
     data = events.read_bytes()
-    assert all(tag in data for tag in (b"upgrad/gamma", b"upgrad/weight/1", b"mean/conflicts", b"mean/loss/0"))
+    assert all(tag in data for tag in (b"mo/gamma", b"mo/weight/sine", b"mo/conflicts", b"mo/loss/tilted"))
 
 
 def test_every_example_is_tested_and_listed() -> None:
-    tested = Path(__file__).read_text(encoding="utf-8")
+    files = (Path(__file__), ROOT / "tests_models" / "test_examples.py")
+    tested = "".join(file.read_text(encoding="utf-8") for file in files)
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     for path in EXAMPLES.glob("*.py"):
         assert f'"{path.name}"' in tested
