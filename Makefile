@@ -19,7 +19,7 @@ NUMERICAL  := $(patsubst %,tests/aggregators/test_%.py,exactness properties equa
 FLOWER_VENV := .venv-flower
 FLOWER_PIP  := $(FLOWER_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints-flower.txt
 
-# Only the tests of real architectures and of trainers need their libraries, 900 MB without torch.
+# Only the tests of real architectures and of trainers need their libraries, 1.2 GB without torch.
 MODELS_VENV := .venv-models
 MODELS_PIP  := $(MODELS_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 

@@ -38,6 +38,15 @@ def test_factors_between_the_sum_and_backward_reach_every_loss(model: nn.Linear)
     assert used.metrics()["mo/loss/a"] == losses(model)["a"].item()  # without the factors
 
 
+def test_a_large_factor_does_not_overflow_losses_in_float16(model: nn.Linear) -> None:
+    """2^14 times the second loss exceeds float16, its gradient does not. A loss may have a dimension."""
+    used = TrainingLosses(pg.UPGrad())
+    halved = {name: loss.half().reshape(1) for name, loss in losses(model).items()}
+    used.backward(used.total(halved) * 2.0**14, last=True, scaled=True)
+    assert used.step.finite
+    assert torch.isfinite(model.weight.grad).all()
+
+
 def test_micro_batches_wait_for_the_last(model: nn.Linear) -> None:
     used = TrainingLosses(pg.GradVac())
     for number in range(3):

@@ -98,7 +98,9 @@ class TrainingLosses:
             self._check_degree()
         for name, value in losses.items():
             self._sums[name] = self._sums.get(name, 0.0) + value.detach()
-        found = losses if bool(factor == 1.0) else {name: value * factor for name, value in losses.items()}
+        found = losses
+        if bool(factor != 1.0):  # two scalars are promoted, so that a large factor does not overflow a loss in float16
+            found = {name: value.reshape(()) * factor.to(value.device) for name, value in losses.items()}
         count = self.count + 1
         try:
             if last and self._rows is None:
