@@ -226,8 +226,7 @@ class Rows:
         return found
 
     def _combined(self, bucket: Sequence[_Held], weights: Tensor, keep: bool) -> list[tuple[Tensor, Tensor]]:
-        outputs = [torch.empty_like(next(iter(held.rows.values())), dtype=held.param.dtype) for held in bucket]
-        combine_lists(weights, [list(held.rows.values()) for held in bucket], outputs)
+        outputs = combine_lists(weights, [list(held.rows.values()) for held in bucket], bucket[0].param.dtype)
         for held in () if keep else bucket:  # so that the next outputs can take their memory
             held.rows.clear()
             del self._held[id(held.param)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import compress
 
 import numpy as np
 import torch
@@ -90,13 +91,13 @@ def _blocks(lists: Lists, kind: torch.dtype) -> Iterator[Tensor]:
     """Yield blocks of columns, shape ``(r, columns)``. The next block may overwrite the last one."""
     short = [rows for rows in lists if rows[0].numel() <= _SHORT]
     if short:
-        yield torch.cat([torch.stack(list(rows)) for rows in short], dim=1).to(kind)
+        yield torch.stack([torch.cat(row) for row in zip(*short, strict=True)]).to(kind)
     buffer: Tensor | None = None
     length = _BLOCK if lists[0][0].is_cpu else _BLOCK * 32
     for rows in lists:
         size = rows[0].numel()
         for start in range(0, size if size > _SHORT else 0, length):
-            parts = [row[start : start + length] for row in rows]
+            parts = list(rows) if size <= length else [row[start : start + length] for row in rows]
             if len(parts) == 1:
                 yield parts[0].to(kind)[None]
                 continue
@@ -107,56 +108,56 @@ def _blocks(lists: Lists, kind: torch.dtype) -> Iterator[Tensor]:
             yield block
 
 
-def combine_lists(weights: Tensor, lists: Lists, outputs: Sequence[Tensor]) -> None:
-    """Write ``sum_k w_k row_k`` of every parameter to its output, which may be the memory of one of its rows.
+def combine_lists(weights: Tensor, lists: Lists, dtype: torch.dtype) -> list[Tensor]:
+    """Return ``sum_k w_k row_k`` of every parameter, in the memory order of its rows.
 
     Args:
         weights: shape ``(r,)``.
         lists: for each parameter, r rows.
-        outputs: for each parameter, a tensor like its rows. All have one dtype, which may be another one.
+        dtype: of the results.
     """
     first = lists[0][0]
     if first.is_cuda and len(weights) <= _MOST_ROWS and kernels() is not None:
+        outputs = [torch.empty_like(rows[0], dtype=dtype) for rows in lists]
         _combine_by_kernel(weights, lists, outputs)
-        return
+        return outputs
     kind = factor_dtype(weights, real(first).dtype)
-    rows, results = [[flat(row) for row in tensors] for tensors in lists], [flat(output) for output in outputs]
     if not first.is_cpu:
         factors = weights.to(device=first.device, dtype=kind)
-        for each, output in zip(rows, results, strict=True):
-            output.copy_(factors @ torch.stack(each).to(kind))
-        return
+        outputs = [torch.empty_like(rows[0], dtype=dtype) for rows in lists]
+        for rows, output in zip(lists, outputs, strict=True):
+            flat(output).copy_(factors @ torch.stack([flat(row) for row in rows]).to(kind))
+        return outputs
     numbers = weights.tolist()
-    short: list[tuple[list[Tensor], Tensor]] = []
-    for each, output in zip(rows, results, strict=True):
-        if len(output) <= 2 * _BLOCK and output.dtype is first.dtype is kind:
-            short.append((each, output))
-        else:
-            _combine_in_blocks(numbers, each, output, kind)
-    if short:
-        _combine_short(numbers, [each for each, _ in short], [output for _, output in short])
+    short = [first.dtype is dtype is kind and rows[0].numel() <= 2 * _BLOCK for rows in lists]
+    quick = iter(_combine_short(numbers, list(compress(lists, short))) if any(short) else ())
+    return [
+        next(quick) if is_short else _combine_in_blocks(numbers, rows, dtype, kind)
+        for rows, is_short in zip(lists, short, strict=True)
+    ]
 
 
-def _combine_short(weights: list[float], lists: Lists, outputs: list[Tensor]) -> None:
+def _combine_short(weights: list[float], lists: Lists) -> Sequence[Tensor]:
     """Combine rows on the CPU that fit in the cache, those of all parameters in one call for each objective."""
     totals = torch._foreach_mul([rows[0] for rows in lists], weights[0])
     for k, weight in enumerate(weights[1:], 1):
         torch._foreach_add_(totals, [rows[k] for rows in lists], alpha=weight)
-    torch._foreach_copy_(outputs, list(totals))
+    return totals
 
 
-def _combine_in_blocks(weights: list[float], rows: Sequence[Tensor], output: Tensor, kind: torch.dtype) -> None:
-    """Combine rows on the CPU, in the given dtype. The row that lies in the output comes first."""
-    place = next((k for k, row in enumerate(rows) if row.data_ptr() == output.data_ptr()), 0)
-    order = [place, *(k for k in range(len(rows)) if k != place)]
+def _combine_in_blocks(weights: list[float], rows: Sequence[Tensor], dtype: torch.dtype, kind: torch.dtype) -> Tensor:
+    """Combine rows of one parameter on the CPU, in the given kind of numbers."""
+    total = torch.empty_like(rows[0], dtype=dtype)
+    output, values = flat(total), [flat(row) for row in rows]
     for start in range(0, len(output), 2 * _BLOCK):
         part = slice(start, start + 2 * _BLOCK)
         block = output[part] if output.dtype is kind else torch.empty_like(output[part], dtype=kind)
-        torch.mul(rows[place][part].to(kind), weights[place], out=block)
-        for k in order[1:]:
-            block.add_(rows[k][part].to(kind), alpha=weights[k])
+        torch.mul(values[0][part].to(kind), weights[0], out=block)
+        for row, weight in zip(values[1:], weights[1:], strict=True):
+            block.add_(row[part].to(kind), alpha=weight)
         if output.dtype is not kind:
             output[part] = block
+    return total
 
 
 class Tables:
