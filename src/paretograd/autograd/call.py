@@ -257,7 +257,7 @@ def default_params(leaves: Sequence[Tensor]) -> list[Tensor]:
     there are none. A tensor that an optimizer holds is alive at the next call, which then warns.
     """
     found: list[Tensor] = [leaf for leaf in leaves if isinstance(leaf, nn.Parameter)]
-    if not found:
+    if len(found) in (0, len(leaves)):
         return list(leaves)
     left = [leaf for leaf in leaves if not isinstance(leaf, nn.Parameter)]
     again = [leaf for leaf in left if _INPUTS.get(id(leaf)) is leaf]

@@ -147,10 +147,12 @@ class Graph:
     @cached_property
     def shared_losses(self) -> int:
         """A bit for every loss with an operation that a later loss uses, too. The graphs of the others can be freed."""
-        found = 0
+        found, most = 0, (1 << (max(self._masks.values()).bit_length() - 1)) - 1
         for node, mask in self._masks.items():
             if mask & (mask - 1) and node.name() != LEAF:
                 found |= mask & ~(1 << (mask.bit_length() - 1))
+                if found == most:
+                    break
         return found
 
     @cached_property

@@ -24,12 +24,12 @@ def rounding(params: Iterable[Tensor]) -> float:
 
     It is that of TF32 if a GPU is allowed to use it.
     """
-    return max(map(_rounding, params), default=2e-16)
+    kinds = {(accumulator(param.dtype), param.is_cuda) for param in params}
+    return max((_rounding(kind, on_gpu) for kind, on_gpu in kinds), default=2e-16)
 
 
-def _rounding(param: Tensor) -> float:
-    kind = accumulator(param.dtype)
-    short = param.is_cuda and kind is torch.float32 and torch.get_float32_matmul_precision() != "highest"
+def _rounding(kind: torch.dtype, on_gpu: bool) -> float:
+    short = on_gpu and kind is torch.float32 and torch.get_float32_matmul_precision() != "highest"
     return _TF32 if short else torch.finfo(kind).eps
 
 

@@ -20,6 +20,9 @@ from paretograd.geometry.row_lists import combine_lists, gramian_of_lists, real
 #: Bytes of the directions that are computed at a time, before the rows that they replace are freed.
 _BUCKET = 32 * 2**20
 
+#: Numbers of the losses, dtypes of the rows and of the parameter, device of the rows, and True if these have entries.
+_Kind = tuple[tuple[int, ...], torch.dtype, torch.dtype, torch.device, bool]
+
 
 @dataclass
 class _Held:
@@ -29,19 +32,27 @@ class _Held:
         param: the parameter.
         rows: all of one layout: strided, or sparse.
         indices: for sparse rows that were compacted, the rows of the parameter that any of them has.
+        kind: what `settle` returned; None if rows came since.
     """
 
     param: Tensor
     rows: dict[int, Tensor] = field(default_factory=dict)
     indices: Tensor | None = None
+    kind: _Kind | None = None
 
-    def settle(self) -> None:
-        """Sort the rows, and replace sparse ones by their values over the union of their indices."""
+    def settle(self) -> _Kind:
+        """Sort the rows, compact sparse ones, and return their kind. Parameters of one kind are multiplied together."""
         keys = list(self.rows)
         if keys != sorted(keys):
             self.rows = dict(sorted(self.rows.items()))
-        if not any(row.is_sparse for row in self.rows.values()):
-            return
+        if any(row.is_sparse for row in self.rows.values()):
+            self._compact()
+        first = next(iter(self.rows.values()))
+        self.kind = (tuple(self.rows), first.dtype, self.param.dtype, first.device, first.numel() > 0)
+        return self.kind
+
+    def _compact(self) -> None:
+        """Replace sparse rows by their values over the union of their indices; make others dense."""
         if not all(row.is_sparse and row.sparse_dim() == 1 for row in self.rows.values()):
             self.rows = {k: row.to_dense() if row.is_sparse else row for k, row in self.rows.items()}
             return
@@ -93,6 +104,7 @@ class Rows:
             grad = _in_order_of(param, grad)
         earlier = held.rows.get(k)
         held.rows[k] = grad if earlier is None else earlier + grad
+        held.kind = None
 
     def give_all(self, param: Tensor, grads: Tensor, first: int = 0) -> None:
         """Take the gradients of several losses from the given one on, shape ``(losses, *param)``."""
@@ -190,19 +202,15 @@ class Rows:
         return total
 
     def _alike(self, params: Iterable[Tensor]) -> Iterator[tuple[tuple[int, ...], list[_Held]]]:
-        """Group parameters by their losses, the dtypes of their rows and of themselves, and their device."""
-        kinds: dict[tuple[tuple[int, ...], torch.dtype, torch.dtype, torch.device], list[_Held]] = {}
+        """Group parameters whose rows have entries by their kind."""
+        kinds: dict[_Kind, list[_Held]] = {}
         for param in params:
             held = self._held.get(id(param))
-            if held is None:
-                continue
-            if held.indices is None:
-                held.settle()
-            first = next(iter(held.rows.values()))
-            if first.numel():
-                kinds.setdefault((tuple(held.rows), first.dtype, param.dtype, first.device), []).append(held)
-        for (losses, *_), found in kinds.items():
-            yield losses, found
+            if held is not None:
+                kinds.setdefault(held.kind or held.settle(), []).append(held)
+        for (losses, *_, filled), found in kinds.items():
+            if filled:
+                yield losses, found
 
     def combine(self, params: Sequence[Tensor], weights: Tensor, *, keep: bool = False) -> list[tuple[Tensor, Tensor]]:
         """Return each parameter with ``sum_k w_k row_k``, and free its rows.
@@ -315,8 +323,7 @@ def _of_one_dtype(lists: list[list[Tensor]]) -> list[list[Tensor]]:
 
 
 def _bytes(held: _Held) -> int:
-    first = next(iter(held.rows.values()))
-    return first.numel() * first.element_size()
+    return next(iter(held.rows.values())).nbytes
 
 
 def _in_order_of(param: Tensor, grad: Tensor) -> Tensor:
