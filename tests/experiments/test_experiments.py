@@ -301,6 +301,16 @@ class TestCommands:
         assert max(map(len, map(str.rstrip, result.stdout.splitlines()))) <= 100
         assert all(word in result.stdout for word in ("MGDA", "UPGrad*", "Theorem 2", "seed", "median", "range"))
 
+    def test_the_last_words_say_what_the_table_means(self, run):
+        """They count the runs that arrived, and compare rules only if there are several."""
+        several = " ".join(run("run", "vlmop2", *self.ARGUMENTS, "--no-report").stdout.split())
+        assert several.endswith("fewer iterations may only mean longer steps.")
+        assert "In short: 0 of 4 runs came close" in several
+        alone = ("--aggregators", "mgda", "--lr", "1", "--steps", "300", "--no-report", "--overwrite")
+        alone = " ".join(run("run", "vlmop2", *alone).stdout.split())
+        assert "In short: 1 of 1 runs" in alone
+        assert alone.endswith("(gamma < 0.01), and no step raised an objective, to first order.")
+
     def test_the_table_fits_a_narrow_terminal(self, run, monkeypatch):
         monkeypatch.setenv("COLUMNS", "80")
         rules = ",".join(method.rule for method in paper_study("vlmop2").methods)

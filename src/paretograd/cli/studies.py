@@ -200,8 +200,11 @@ def _follow(kind: Kind, study: Any, name: str, options: Mapping[str, Any]) -> No
     try:
         with Bars() as bars:
             results = kind.run(study, folder, **work, **to_run, watch=bars)
-        console().print(shown(kind.summary(results, console().width)))
+        summary = kind.summary(results, console().width)
+        console().print(shown(summary))
         console().print(_places(folder, _drawn(kind, results) if options["report"] else [], kind.numbers(results)))
+        if summary.in_short:
+            console().print(Text(f"\n{summary.in_short}"))
     except KeyboardInterrupt:
         more = "".join(f" {flag(key)} {shlex.quote(str(value))}" for key, value in to_run.items())
         go_on = f"{study.command()}{more} --out {shlex.quote(str(folder))} --resume"

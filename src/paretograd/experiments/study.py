@@ -346,6 +346,7 @@ class Summary:
         legend: definitions of the terms in the tables.
         remarks: what a reader should know before using the numbers.
         claims: of the paper, settled by the results.
+        in_short: the result in words for newcomers, printed last.
     """
 
     title: str
@@ -354,6 +355,7 @@ class Summary:
     legend: str
     remarks: Sequence[str]
     claims: Sequence[Claim] = ()
+    in_short: str = ""
 
     @property
     def sentences(self) -> list[str]:

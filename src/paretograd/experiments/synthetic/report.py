@@ -42,6 +42,7 @@ def _summary(results: Results, width: int) -> Summary:
         legend=table.legend(study, rows),
         remarks=remarks,
         claims=table.claims(study, rows),
+        in_short=table.in_short(study, rows),
     )
 
 

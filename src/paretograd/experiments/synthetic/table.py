@@ -125,6 +125,22 @@ def claims(study: Study, found: Sequence[Mapping[str, Any]]) -> list[Claim]:
     return made
 
 
+def in_short(study: Study, found: Sequence[Mapping[str, Any]]) -> str:
+    """Say what the table means, for newcomers."""
+    runs, reached = sum(row["seeds"] for row in found), sum(row["seeds_reached"] for row in found)
+    conflicting = sum(row["conflicting_steps"] for row in found)
+    raised = f"{conflicting:,} steps" if conflicting else "no step"
+    sentence = (
+        f"In short: {reached} of {runs} runs came close to a point at which no direction improves every objective "
+        f"(gamma < {study.target:g}), and {raised} raised an objective, to first order."
+    )
+    compared = (
+        " Rules end at different compromises between the objectives, so their losses are no ranking, and fewer "
+        "iterations may only mean longer steps."
+    )
+    return sentence + compared * (len(found) > 1)
+
+
 def _or_never(count: float | None) -> float:
     return math.inf if count is None else count
 
