@@ -1,6 +1,7 @@
 """The documentation: its Python examples run and show what they claim, and its results are those in results/."""
 
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from support import ROOT
 from support.blocks import BLOCK, run_page
 
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.exists()]
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("*/config.json"))
 
 
@@ -26,10 +28,9 @@ def test_flower_does_not_install_what_is_installed(page: Path) -> None:
     assert "export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in before
 
 
-@pytest.fixture(scope="module")
-def script():
-    """docs/make_results.py, which finds what it shares with its neighbours beside it."""
-    spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
+def imported(name: str):
+    """A script of docs/, which finds what it shares with its neighbours beside it."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -37,6 +38,31 @@ def script():
         patch.syspath_prepend(str(ROOT / "docs"))
         spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def script():
+    return imported("make_results")
+
+
+class TestNotebooks:
+    """`python docs/make_notebooks.py` writes them. Their code is that of the tutorials, which run above."""
+
+    @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+    def test_they_are_made_from_the_tutorials(self, page: Path) -> None:
+        text = page.read_text(encoding="utf-8")
+        assert page.with_suffix(".ipynb").read_text(encoding="utf-8") == imported("make_notebooks").notebook(text)
+
+    @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+    def test_they_hold_the_code_and_no_link_to_a_picture(self, page: Path) -> None:
+        cells = json.loads(page.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        assert code == [block["code"].strip() for block in BLOCK.finditer(page.read_text(encoding="utf-8"))]
+        assert not any("../assets/" in line for cell in cells for line in cell["source"])
+
+    def test_each_tutorial_has_one(self) -> None:
+        assert len(TUTORIALS) == 4
+        assert {path.stem for path in TUTORIALS[0].parent.glob("*.ipynb")} == {page.stem for page in TUTORIALS}
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
