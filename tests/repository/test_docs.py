@@ -8,6 +8,8 @@ import pytest
 from support import ROOT
 from support.blocks import BLOCK, run_page
 
+import paretograd as pg
+
 PAGES = [page for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))] if page.exists()]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 FOLDERS = sorted(path.parent for path in (ROOT / "results").glob("*/config.json"))
@@ -18,6 +20,16 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """The page's examples run from top to bottom, in an empty working directory."""
     monkeypatch.chdir(tmp_path)
     run_page(page, BLOCK)
+
+
+def test_the_readme_counts_the_answers_of_the_table() -> None:
+    rows = pg.table()
+    yes = sum(answer.holds is True for row in rows for answer in row.answers.values())
+    no = sum(answer.counterexample is not None for row in rows for answer in row.answers.values())
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"For {len(rows)} rules and variants" in text
+    assert f"({yes} times *yes*)" in text
+    assert f"({no} times *no*)" in text
 
 
 @pytest.mark.parametrize("page", [ROOT / "docs/guide/federated.md", ROOT / "examples/flower/README.md"])
