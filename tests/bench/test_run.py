@@ -192,7 +192,7 @@ def test_rules_that_read_losses_do_not_suit_surrogates(tmp_path):
 
 
 def test_a_users_rule_and_task(tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "brought.py").write_text(
         "import paretograd as pg\n"
         "from support.toy import Toy\n"
         "class Half(pg.MGDA):\n"
@@ -202,22 +202,22 @@ def test_a_users_rule_and_task(tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path)
     place = run_task(
-        Protocol("mine.py", trials=2, seeds=2),
+        Protocol("brought.py", trials=2, seeds=2),
         tmp_path / "out",
-        rules=["mine:Half", "mgda"],
+        rules=["brought:Half", "mgda"],
         optimizers=["sgd"],
         device="cpu",
     )
-    mine, theirs = (place.load(Setting(rule, "sgd")) for rule in ("mine:Half", "mgda"))
+    mine, theirs = (place.load(Setting(rule, "sgd")) for rule in ("brought:Half", "mgda"))
     assert place.path.name == "own"
     assert np.array_equal(mine.test, theirs.test)
-    for wrong, error in (("mine:Toy", "a rule is"), ("mine:None", "has no"), ("nowhere:X", "module:Class")):
+    for wrong, error in (("brought:Toy", "a rule is"), ("brought:None", "has no"), ("nowhere:X", "module:Class")):
         with pytest.raises(InputError, match=error):
             make(wrong, 2, 0)
     with pytest.raises(InputError, match="no Python file"):
         task_of("missing.py")
     with pytest.raises(InputError, match="no subclass"):
-        task_of("mine:Half")
+        task_of("brought:Half")
 
 
 def test_errors_name_what_is_allowed():

@@ -94,7 +94,11 @@ def opened(browser: webdriver.Chrome, address: str) -> webdriver.Chrome:
 
 
 def settled(page: webdriver.Chrome) -> None:
-    """Wait until the numbers belong to the gradients: the program is part of the answer."""
+    """Wait until the numbers belong to the gradients: the program is part of the answer.
+
+    Gradients are shown in the frame after an event, so the frames of all events so far come first.
+    """
+    page.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
     wait(page, lambda: page.execute_script("return document.documentElement.dataset.answers > 0"))
     wait(page, lambda: str(rows(page)) == program_rows(page) and not page.execute_script("return document.hidden"))
 
@@ -184,7 +188,7 @@ def test_two_fingers_drag_two_gradients(page: webdriver.Chrome) -> None:
     assert after[0][1] > before[0][1]
     assert after[1] == [pytest.approx(after[1][0]), before[1][1]]
     assert after[1][0] < before[1][0]
-    assert wait(page, lambda: gamma(page) == expected(page))
+    assert gamma(page) == expected(page)
     # A finger on a gradient moves it and does not scroll the page.
     touch = "return getComputedStyle(document.querySelector('.handle')).touchAction"
     assert page.execute_script(touch) == "none"
