@@ -27,6 +27,8 @@ EXTRAS = {
     "print(hypervolume(torch.tensor([[0.5, 0.5]]), torch.ones(2)))",
     "pandas": "import paretograd as pg; print(pg.descend(pg.problem('vlmop2'), pg.UPGrad(), steps=5).to_pandas())",
     "report": "from paretograd.reports.study.page import plotly_js; print(len(plotly_js()))",
+    "control": "from paretograd.bench.tasks.control import FruitTree; t = FruitTree(small=True)\n"
+    "print(t.scores(t.network().requires_grad_(False), t.load().test))",
     "torchjd": "import paretograd as pg; from paretograd.torchjd import to_torchjd; print(to_torchjd(pg.UPGrad()))",
     "transformers": "from paretograd.integrations.transformers import MultiObjectiveTrainer as T; print(T)",
     "lightning": "from paretograd.integrations.lightning import MultiObjectiveModule as M; print(M)",
@@ -37,8 +39,7 @@ EXTRAS = {
 
 #: Without extras, these say which one is missing.
 WITHOUT = {"cli": "from paretograd.cli import main; main()"} | {
-    extra: EXTRAS[extra]
-    for extra in ("plot", "moo", "pandas", "report", "torchjd", "transformers", "lightning", "deepxde", "flower")
+    extra: EXTRAS[extra] for extra in EXTRAS if extra not in ("cli", "cvxpy")
 }
 
 
