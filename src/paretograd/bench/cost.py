@@ -16,6 +16,7 @@ from paretograd.aggregators.base import Aggregator
 from paretograd.autograd.backward import backward
 from paretograd.bench.protocol import Protocol, settings_of
 from paretograd.bench.roster import MEAN, Rule, check_suits, draw, make
+from paretograd.bench.run import reproducible
 from paretograd.bench.task import Batch, Data, Task
 from paretograd.bench.tasks import task_of
 from paretograd.errors import InputError, ParetogradError
@@ -67,15 +68,16 @@ def measure_costs(
     task = task_of(protocol.task, small=protocol.small)
     data = (task.made() if protocol.made else task.load(data_dir)).to(where)
     found: dict[str, Cost] = {}
-    _cost(task, data, MEAN)  # loads code and tunes kernels, which must not count
-    for name in dict.fromkeys(setting.rule for setting in settings_of(rules, ["adamw"], task)):
-        try:
-            found[name] = _cost(task, data, name)
-        except ParetogradError as error:
-            tell(f"{name}: {error}")
-            continue
-        memory = found[name].mebibytes
-        tell(f"{name}: {found[name].milliseconds:.2f} ms" + ("" if memory is None else f", {memory:.0f} MiB"))
+    with reproducible():  # as `run_task` computes
+        _cost(task, data, MEAN)  # loads code and tunes kernels, which must not count
+        for name in dict.fromkeys(setting.rule for setting in settings_of(rules, ["adamw"], task)):
+            try:
+                found[name] = _cost(task, data, name)
+            except ParetogradError as error:
+                tell(f"{name}: {error}")
+                continue
+            memory = found[name].mebibytes
+            tell(f"{name}: {found[name].milliseconds:.2f} ms" + ("" if memory is None else f", {memory:.0f} MiB"))
     content = {
         "device": device_name(where),
         "versions": versions(),

@@ -59,7 +59,7 @@ def run_task(
     place = TaskFolder(Path(folder) / task.name)
     steps = task.steps if protocol.steps is None else protocol.steps
     data: Data | None = None
-    with held_interrupts(signal.SIGINT, signal.SIGTERM) as interrupt, _reproducible():
+    with held_interrupts(signal.SIGINT, signal.SIGTERM) as interrupt, reproducible():
         place.open(protocol, device_name(where))
         told.begin(tuple(setting.label for setting in settings), 2 * steps)
         elsewhere = []
@@ -155,7 +155,13 @@ class _Work:
 
 
 @contextmanager
-def _reproducible() -> Iterator[None]:
+def reproducible() -> Iterator[None]:
     """Let a GPU compute in full float32, with the same algorithms in every run."""
-    with full_or_tf32(False), torch.backends.cudnn.flags(deterministic=True, benchmark=False, allow_tf32=False):
-        yield
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
+    cudnn.deterministic, cudnn.benchmark = True, False
+    try:
+        with full_or_tf32(False):
+            yield
+    finally:
+        cudnn.deterministic, cudnn.benchmark = before
