@@ -6,6 +6,13 @@
 tensor([0.4000, 0.7000])
 """
 
+import gc as _gc
+
+# The imports below make the garbage collector look at everything that torch has created, a third of their time.
+_frozen = _gc.get_freeze_count() > 0
+if not _frozen:
+    _gc.freeze()
+
 from paretograd import descent, distributed, subproblem
 from paretograd.aggregators.aligned import AlignedMTL
 from paretograd.aggregators.base import Aggregator, Description, GramianAggregator
@@ -89,6 +96,9 @@ from paretograd.scalarizations.sums import GLS, LogSum, PNorm, WeightedSum
 from paretograd.schedules import Random, RoundRobin, Sequence
 from paretograd.solution import Solution, Status
 from paretograd.solvers.min_norm import stationarity
+
+if not _frozen:
+    _gc.unfreeze()
 
 __version__ = "0.1.0"
 
