@@ -86,6 +86,11 @@ def test_a_rule_without_a_result_is_last_and_says_why():
     assert math.isnan(rows[1].p)
 
 
+def test_networks_that_end_without_finite_metrics_have_a_reason():
+    rows = rows_of(TASK, {Setting("mgda", "sgd"): outcome(-math.inf, [[math.nan] * 2] * 2)})
+    assert [row.why for row in rows] == ["no trial has finite metrics"]
+
+
 def test_paired_test_is_that_of_scipy():
     rng = np.random.default_rng(0)
     mine, theirs = rng.normal(size=5), rng.normal(size=5)

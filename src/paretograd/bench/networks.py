@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -75,6 +75,7 @@ class Networks:
         parts: where each parameter is.
         private: the parameters that one loss alone reaches, by name, with that loss; known after `arrange`.
         shared: the place of the others, which a rule aggregates.
+        module: a network of this shape, with the parameters that `one` has last put there.
     """
 
     def __init__(
@@ -94,8 +95,8 @@ class Networks:
         self.flat = torch.stack([vectors[seed].detach() for seed in seeds]).to(device, dtype)
         self.private: dict[str, int] = {}
         self.shared = slice(self.flat.shape[1])
-        self._one = first.to(device, dtype).requires_grad_(False)
-        self._losses = _Losses(task, self._one)
+        self.module = first.to(device, dtype).requires_grad_(False)
+        self._losses = _Losses(task, self.module)
 
     def __len__(self) -> int:
         return len(self.flat)
@@ -110,11 +111,8 @@ class Networks:
         reached: dict[str, list[int]] = {part.name: [] for part in self.parts}
         done = self.forward(batch, common)
         m = len(done.losses)
-        for k, loss in enumerate(done.losses):
-            found = torch.autograd.grad(loss.sum(), done.leaves, retain_graph=k < m - 1, allow_unused=True)
-            for part, gradient in zip(self.parts, found, strict=True):
-                if gradient is not None:
-                    reached[part.name].append(k)
+        for k, part, _ in self._passes(done):
+            reached[part.name].append(k)
         unused = [name for name, losses in reached.items() if not losses]
         if unused:
             raise InputError(f"no loss depends on the parameter {unused[0]} of the network; leave it out")
@@ -128,10 +126,10 @@ class Networks:
 
     def one(self, index: int) -> nn.Module:
         """Return the network with this index. The module is the same in every call."""
-        params = dict(self._one.named_parameters())
+        params = dict(self.module.named_parameters())
         for part in self.parts:
             params[part.name].copy_(self.flat[index, part.columns].view(part.shape))
-        return self._one
+        return self.module
 
     def forward(self, batch: Batch, common: bool) -> Pass:
         """Compute the losses of all networks.
@@ -155,14 +153,19 @@ class Networks:
 
     def gradients(self, done: Pass) -> Tensor:
         """Return the gradients of all losses, ``(B, m, n)``, in one backward pass for each loss."""
-        m = len(done.losses)
-        rows = self.flat.new_zeros(len(self), m, self.flat.shape[1])
+        rows = self.flat.new_zeros(len(self), len(done.losses), self.flat.shape[1])
+        for k, part, gradient in self._passes(done):
+            rows[:, k, part.columns] = gradient.flatten(1)
+        return rows
+
+    def _passes(self, done: Pass) -> Iterator[tuple[int, Part, Tensor]]:
+        """Differentiate each loss: yields its number, a parameter that it reaches, and the gradient."""
+        last = len(done.losses) - 1
         for k, loss in enumerate(done.losses):
-            found = torch.autograd.grad(loss.sum(), done.leaves, retain_graph=k < m - 1, allow_unused=True)
+            found = torch.autograd.grad(loss.sum(), done.leaves, retain_graph=k < last, allow_unused=True)
             for part, gradient in zip(self.parts, found, strict=True):
                 if gradient is not None:
-                    rows[:, k, part.columns] = gradient.flatten(1)
-        return rows
+                    yield k, part, gradient
 
     def weighted(self, done: Pass, weights: Tensor) -> Tensor:
         """Return the gradient of ``sum_k weights_k f_k``, ``(B, n)``, in one backward pass.

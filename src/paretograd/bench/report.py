@@ -19,7 +19,7 @@ from paretograd.bench.statistics import ALPHA, Row, better, overall, reference, 
 from paretograd.bench.task import Task
 from paretograd.bench.tasks import TASKS, task_of
 from paretograd.errors import InputError, ParetogradError
-from paretograd.experiments.folder import write_text
+from paretograd.experiments.folder import markdown_table, write_text
 
 #: A table has a column for each metric of a task with at most this many.
 _METRICS = 4
@@ -249,12 +249,7 @@ def _digits(value: float) -> str:
 
 
 def _markdown(table: Sequence[Mapping[str, str]]) -> list[str]:
-    if not table:
-        return ["No results yet."]
-    heads = list(table[0])
-    left = {"rule", "optimizer"}
-    lines = [f"| {' | '.join(heads)} |", f"| {' | '.join('---' if head in left else '---:' for head in heads)} |"]
-    return lines + [f"| {' | '.join(row[head].replace('*', chr(92) + '*') for head in heads)} |" for row in table]
+    return [*markdown_table(table, ("rule", "optimizer"))] if table else ["No results yet."]
 
 
 def _spread(values: np.ndarray) -> str:

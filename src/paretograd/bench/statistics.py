@@ -24,7 +24,6 @@ class Row(NamedTuple):
     Attributes:
         rule: its name.
         optimizer: the chosen one.
-        trial: the chosen rule and learning rate, as text.
         test: metrics of the reported networks on test rows, ``(S, metrics)``.
         delta: Delta m in percent for each network, ``(S,)``: below zero is better than the reference.
         interval: of the mean of delta, by bootstrap over seeds.
@@ -35,7 +34,6 @@ class Row(NamedTuple):
 
     rule: str
     optimizer: str
-    trial: str
     test: np.ndarray
     delta: np.ndarray
     interval: tuple[float, float]
@@ -119,7 +117,6 @@ def rows_of(task: Task, outcomes: Mapping[Setting, Outcome], optimizer: str | No
         Row(
             name,
             chosen[name][0],
-            chosen_trial(chosen[name][1]),
             chosen[name][1].test,
             deltas[name],
             bootstrap(task, chosen[name][1].test, base),
@@ -132,19 +129,10 @@ def rows_of(task: Task, outcomes: Mapping[Setting, Outcome], optimizer: str | No
     return sorted(rows, key=lambda row: (row.mean_delta, row.rank if math.isfinite(row.rank) else math.inf, row.rule))
 
 
-def chosen_trial(outcome: Outcome) -> str:
-    """Return the chosen rule and learning rate as text; empty if no trial came to its end."""
-    best = outcome.tuning.best
-    if best is None:
-        return ""
-    trial = outcome.tuning.trials[best]
-    return f"{trial.rule}, {trial.rate:g}"
-
-
 def why(outcome: Outcome) -> str:
     """Return why a setting has no complete result; empty if it has."""
     if outcome.tuning.best is None:
-        return next(reason for reason in outcome.tuning.reasons if reason)
+        return next((reason for reason in outcome.tuning.reasons if reason), "no trial has finite metrics")
     return next((reason for reason in outcome.reasons if reason), "")
 
 

@@ -144,7 +144,7 @@ class Training:
         if task.acts:
             return _stacked([self._drawn(seed, number, self.networks.one(i)) for i, seed in enumerate(seeds)]), False
         unlike = list(dict.fromkeys(seeds))
-        drawn = {seed: self._drawn(seed, number, self.networks.one(0)) for seed in unlike}
+        drawn = {seed: self._drawn(seed, number, self.networks.module) for seed in unlike}
         if len(unlike) == 1:
             return drawn[seeds[0]], True
         return _stacked([drawn[seed] for seed in seeds]), False

@@ -257,7 +257,7 @@ class Folder(ABC, Generic[Result]):
         """
         lines = [f"# {title}", "", f"Made by `{study.command()}`. {heading}"]
         for name, shown in tables.items():
-            lines += [*(["", f"## {name}"] if name else []), "", *_markdown_table(shown)]
+            lines += [*(["", f"## {name}"] if name else []), "", *markdown_table(shown)]
         for sentence in sentences:
             lines += ["", _in_markdown(sentence)]
         write_text(self.table_md, lines)
@@ -356,10 +356,10 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return write_text(path, buffer.getvalue().splitlines())
 
 
-def _markdown_table(rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """Yield the lines of a table in Markdown. Numbers are aligned to the right."""
+def markdown_table(rows: Sequence[Mapping[str, str]], texts: Sequence[str] = TEXTS) -> Iterator[str]:
+    """Yield the lines of a table in Markdown. All columns but those with texts are aligned to the right."""
     yield f"| {' | '.join(rows[0])} |"
-    yield f"| {' | '.join('---' if key in TEXTS else '---:' for key in rows[0])} |"
+    yield f"| {' | '.join('---' if key in texts else '---:' for key in rows[0])} |"
     for row in rows:
         yield f"| {' | '.join(map(_in_markdown, row.values()))} |"
 
