@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections import UserDict
 from unittest.mock import Mock
@@ -236,6 +237,24 @@ def test_a_step_that_waits_is_not_captured() -> None:
     with pytest.warns(UserWarning, match="CUDA refused to capture it"):
         step(x, y)
     assert step(x, y).finite
+
+
+@on_gpu
+def test_graphs_that_are_no_longer_used_do_not_spoil_a_capture() -> None:
+    """An old graph in a reference cycle is freed whenever the garbage collector runs, but not during a capture."""
+    x, y = batch(device="cuda")
+    before = gc.get_threshold()
+    for _ in range(3):
+        net = Tasks().cuda()
+        step = pg.capture(net.losses, pg.UPGrad(), net)
+        try:
+            gc.set_threshold(1)
+            for _ in range(5):
+                step(x, y)
+        finally:
+            gc.set_threshold(*before)
+        assert step.reason is None
+        step.itself = step  # type: ignore[attr-defined]
 
 
 @on_gpu

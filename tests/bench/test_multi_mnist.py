@@ -12,7 +12,7 @@ from PIL import Image
 from support.stacked import check_stacked, same, trained
 from torch import nn
 
-from paretograd.bench.tasks.multi_mnist import MultiFashionMNIST, MultiMNIST, pairs
+from paretograd.bench.tasks.multi_mnist import Convolution, MultiFashionMNIST, MultiMNIST, pairs
 from paretograd.problems.mnist import Images
 from paretograd.problems.sources import VARIABLE
 
@@ -37,6 +37,11 @@ def test_stacked_networks_have_the_losses_and_gradients_of_each(kind):
 def test_sizes_of_the_networks(kind):
     sizes = [sum(param.numel() for param in kind(small=small).network().parameters()) for small in (False, True)]
     assert sizes == [27_450, 4_752]
+
+
+def test_a_convolution_is_a_product():
+    layer, x = Convolution(3, 4, 5).double(), torch.randn(2, 3, 12, 11, dtype=torch.float64)
+    torch.testing.assert_close(layer.product(x), layer(x), rtol=1e-13, atol=1e-13)
 
 
 @every_task

@@ -73,6 +73,23 @@ def test_same_steps_as_backward(name):
                 torch.testing.assert_close(mine, alone(trial, optimizer), rtol=0.0, atol=ROUNDING.get(name, 1e-12))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", [name for name in RULES if name not in ("graddrop", "trimmed-mean")])
+def test_same_steps_on_a_gpu(name):
+    """There, passes are recorded. The masks of GradDrop depend on the device."""
+    for shared in (True, False):
+        trials = [Trial(draw(name, 0.5, 2, np.random.default_rng(0)), 0.01 * k, 1 if shared else k) for k in (1, 2)]
+        here, there = (
+            Training(TASK, DATA.to(torch.device(device)), trials, "adamw", STEPS, torch.float64)
+            for device in ("cpu", "cuda")
+        )
+        here.advance(STEPS)
+        there.advance(STEPS)
+        assert there.steering.reasons == ["", ""]
+        torch.testing.assert_close(there.networks.flat.cpu(), here.networks.flat, rtol=0.0, atol=1e-6)
+        np.testing.assert_allclose(there.curves.losses, here.curves.losses, rtol=0.0, atol=1e-6)
+
+
 def test_state_dict_goes_on_exactly():
     """Every rule with a memory continues as if it had not been interrupted."""
     for name in (

@@ -25,6 +25,7 @@ from paretograd.autograd.backward import accumulate, carry_out, undisturbed
 from paretograd.autograd.call import Call, Params, Plan, check_rule, listed, named, plan_of, rule_of
 from paretograd.autograd.entry import settled, several_processes
 from paretograd.autograd.products import rounding
+from paretograd.autograd.recorded import uncollected
 from paretograd.autograd.rows import Rows
 from paretograd.autograd.step import How, Step
 from paretograd.autograd.ways import Pairs, plain_rows
@@ -289,7 +290,7 @@ class CapturedStep:
         assert self._about is not None  # from the steps before
         tables = Tables(self._about.params * (2 * self._about.m + 2), self._about.device)
         try:
-            with tables.capturing(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            with uncollected(), tables.capturing(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 numbers, grads = self._body(args, kwargs)
             tables.write()
         except CaptureError:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from paretograd.bench.passes import Pass, Recording
 from paretograd.bench.task import Batch, Task
 from paretograd.errors import InputError, ParameterError
 
@@ -42,23 +43,6 @@ class Part(NamedTuple):
     name: str
     shape: torch.Size
     columns: slice
-
-
-class Pass(NamedTuple):
-    """A forward pass of B networks.
-
-    Attributes:
-        losses: m vectors with B entries, each with its graph.
-        leaves: the parameters of that graph, in the order of `Networks.parts`.
-    """
-
-    losses: tuple[Tensor, ...]
-    leaves: list[Tensor]
-
-    @property
-    def values(self) -> Tensor:
-        """The losses without their graph, ``(B, m)``, float64, on the CPU."""
-        return torch.stack([loss.detach() for loss in self.losses], dim=1).double().cpu()
 
 
 class Networks:
@@ -97,6 +81,7 @@ class Networks:
         self.shared = slice(self.flat.shape[1])
         self.module = first.to(device, dtype).requires_grad_(False)
         self._losses = _Losses(task, self.module)
+        self._recording: Recording | None = None
 
     def __len__(self) -> int:
         return len(self.flat)
@@ -109,14 +94,15 @@ class Networks:
             common: likewise.
         """
         reached: dict[str, list[int]] = {part.name: [] for part in self.parts}
-        done = self.forward(batch, common)
-        m = len(done.losses)
-        for k, part, _ in self._passes(done):
-            reached[part.name].append(k)
+        each = Pass(self, batch, common).each()
+        for k, gradients in enumerate(each):
+            for part, gradient in zip(self.parts, gradients, strict=True):
+                if gradient is not None:
+                    reached[part.name].append(k)
         unused = [name for name, losses in reached.items() if not losses]
         if unused:
             raise InputError(f"no loss depends on the parameter {unused[0]} of the network; leave it out")
-        self.private = {name: losses[0] for name, losses in reached.items() if len(losses) == 1 < m}
+        self.private = {name: losses[0] for name, losses in reached.items() if len(losses) == 1 < len(each)}
         before = sorted(self.parts, key=lambda part: part.name in self.private)
         if before[0].name in self.private:
             raise InputError("every parameter of the network belongs to one loss alone: there is nothing to aggregate")
@@ -131,12 +117,25 @@ class Networks:
             params[part.name].copy_(self.flat[index, part.columns].view(part.shape))
         return self.module
 
-    def forward(self, batch: Batch, common: bool) -> Pass:
-        """Compute the losses of all networks.
+    def forward(self, batch: Batch, common: bool) -> Pass | Recording:
+        """Compute the losses of all networks. On a GPU, the result of the call before is no longer valid.
 
         Args:
             batch: one batch for each network, stacked along a new first dimension, or one for all.
             common: True if there is one batch for all.
+        """
+        if not self.flat.is_cuda:
+            return Pass(self, batch, common)
+        if self._recording is None:
+            self._recording = Recording(self, batch, common)
+        return self._recording.load(batch)
+
+    def evaluate(self, batch: Batch, common: bool) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+        """Return the losses, m vectors with B entries, and the leaves of their graph in the order of `parts`.
+
+        Args:
+            batch: as for `forward`.
+            common: as for `forward`.
         """
         places = (self.flat[:, part.columns].reshape(len(self), *part.shape) for part in self.parts)
         leaves = [place.detach() for place in places]  # views of the vectors
@@ -148,35 +147,7 @@ class Networks:
             found: tuple[Tensor, ...] = functional_call(self._losses, named, (rows,))
             return found
 
-        found = torch.vmap(losses, in_dims=(0, None if common else 0), randomness="error")(leaves, batch)
-        return Pass(found, leaves)
-
-    def gradients(self, done: Pass) -> Tensor:
-        """Return the gradients of all losses, ``(B, m, n)``, in one backward pass for each loss."""
-        rows = self.flat.new_zeros(len(self), len(done.losses), self.flat.shape[1])
-        for k, part, gradient in self._passes(done):
-            rows[:, k, part.columns] = gradient.flatten(1)
-        return rows
-
-    def _passes(self, done: Pass) -> Iterator[tuple[int, Part, Tensor]]:
-        """Differentiate each loss: yields its number, a parameter that it reaches, and the gradient."""
-        last = len(done.losses) - 1
-        for k, loss in enumerate(done.losses):
-            found = torch.autograd.grad(loss.sum(), done.leaves, retain_graph=k < last, allow_unused=True)
-            for part, gradient in zip(self.parts, found, strict=True):
-                if gradient is not None:
-                    yield k, part, gradient
-
-    def weighted(self, done: Pass, weights: Tensor) -> Tensor:
-        """Return the gradient of ``sum_k weights_k f_k``, ``(B, n)``, in one backward pass.
-
-        Args:
-            done: the forward pass.
-            weights: ``(B, m)``.
-        """
-        total = (weights.T * torch.stack(done.losses)).sum()
-        found = torch.autograd.grad(total, done.leaves, allow_unused=True, materialize_grads=True)
-        return torch.cat([gradient.flatten(1) for gradient in found], dim=1)
+        return torch.vmap(losses, in_dims=(0, None if common else 0), randomness="error")(leaves, batch), leaves
 
     def fill_private(self, direction: Tensor, rows: Tensor, losses: Sequence[int]) -> None:
         """Write the gradient of its own loss into the part of each parameter that only one loss reaches.

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paretograd.bench.networks import Networks, Optimizer, Pass
+from paretograd.bench.networks import Networks, Optimizer
+from paretograd.bench.passes import Pass, Recording
 from paretograd.bench.roster import make
 from paretograd.bench.steering import Steering, measure
 from paretograd.bench.task import Batch, Data, Task
@@ -115,15 +116,14 @@ class Training:
     def _advance(self) -> None:
         batch, common = self._batch(0)
         done = self.networks.forward(batch, common)
-        losses = done.values
-        self.steering.check_finite(losses, "loss")
         mark = np.flatnonzero(self.marks == self.step)
         own = None
         if self.steering.by_losses:
+            losses = self._checked(done)
             weights, own = self.steering.weigh(losses)
             gradient, rows = self._weighted(done, weights, bool(len(mark)))
         else:
-            gradient, rows = self._aggregated(done, losses)
+            gradient, rows, losses = self._aggregated(done)
         if len(mark) and rows is not None:
             seen = self.networks.shared
             self._losses[mark[0]] = losses
@@ -155,30 +155,36 @@ class Training:
         with torch.no_grad():
             return self._task.batch(self._data, generator, network)
 
-    def _weighted(self, done: Pass, weights: Tensor, measured: bool) -> tuple[Tensor, Tensor | None]:
+    def _checked(self, done: Pass | Recording) -> Tensor:
+        """Return the losses, ``(B, m)``, float64, on the CPU. Networks with one that is not finite stop."""
+        losses = done.losses.double().cpu()
+        self.steering.check_finite(losses, "loss")
+        return losses
+
+    def _weighted(self, done: Pass | Recording, weights: Tensor, measured: bool) -> tuple[Tensor, Tensor | None]:
         """Return the gradient of the weighted sum of the losses, in one pass unless the rows are measured."""
         weights = weights.to(self.networks.flat)
         if not measured:
-            gradient = self.networks.weighted(done, weights)
+            gradient = done.weighted(weights)
             self.steering.check_finite(gradient, "gradient")
             return gradient, None
-        rows = self.networks.gradients(done)
+        rows = done.gradients()
         self.steering.check_finite(rows, "gradient")
         return torch.einsum("bm,bmn->bn", weights, rows), rows
 
-    def _aggregated(self, done: Pass, losses: Tensor) -> tuple[Tensor, Tensor]:
+    def _aggregated(self, done: Pass | Recording) -> tuple[Tensor, Tensor, Tensor]:
         """Return the gradient by a rule that sees gradients: aggregated, or of the only loss of a parameter."""
-        rows, shared = self.networks.gradients(done), self.networks.shared
+        rows, shared = done.gradients(), self.networks.shared
+        losses = self._checked(done)
         seen = [rows[:, :, shared]]
         if self.steering.by_batches:
-            again, common = self._batch(1)
-            rows = self.networks.gradients(self.networks.forward(again, common))
+            rows = self.networks.forward(*self._batch(1)).gradients()
             seen.append(rows[:, :, shared])
         direction = rows.new_zeros(len(rows), rows.shape[2])
         chosen = self.steering.differentiated(rows.shape[1])
         direction[:, shared] = self.steering.direct(losses, seen)
         self.networks.fill_private(direction, rows, chosen)
-        return direction, rows
+        return direction, rows, losses
 
     def _move(self, gradient: Tensor, own: Tensor | None) -> None:
         """Take a step of the optimizer; networks that have stopped stay."""
@@ -198,7 +204,7 @@ class Training:
 
     def _again(self, batch: Batch, common: bool) -> Tensor:
         with torch.no_grad():
-            return self.networks.forward(batch, common).values
+            return self.networks.forward(batch, common).losses.double().cpu()
 
     def scores(self, rows: Batch) -> np.ndarray:
         """Return the metrics of all networks on some rows, ``(B, metrics)``; NaN for those that have stopped early."""

@@ -214,23 +214,6 @@ def device_name(device: torch.device) -> str:
     return f"CPU ({platform.machine()}, {torch.get_num_threads()} threads)"
 
 
-def recorded(work: Callable[[], None]) -> Callable[[], None]:
-    """Record the work as one launch: launching a hundred kernels may take a host longer than a GPU takes to run them.
-
-    Each recording has its own stream, and with it its own cuBLAS workspace. With a shared workspace, two concurrent
-    launches overwrite each other's sums and may deadlock.
-    """
-    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        work()  # the first call sets things up that must not be recorded
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=aside):
-        work()
-    return graph.replay
-
-
 @contextmanager
 def full_or_tf32(tf32: bool) -> Iterator[None]:
     """Allow or forbid TF32 products on a GPU, and restore the setting afterwards."""

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from paretograd.aggregators.base import Aggregator
 from paretograd.aggregators.named import MGDA
+from paretograd.autograd.recorded import recorded
 from paretograd.descent import Stop
 from paretograd.disk import from_json, to_json
 from paretograd.errors import InputError
 from paretograd.experiments.fairness.ensemble import Ensemble, Piece, gramians, sort_rows
-from paretograd.experiments.work import full_or_tf32, recorded
+from paretograd.experiments.work import full_or_tf32
 from paretograd.geometry import cones
 from paretograd.geometry.gramian import Array
 from paretograd.geometry.unit_gramian import unit_gramian

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import conv2d, log_softmax, pad, relu, unfold
 
+from paretograd.autograd.recorded import recorded
 from paretograd.experiments.federated.clients import Layout, Moments, pooled
-from paretograd.experiments.work import full_or_tf32, recorded
+from paretograd.experiments.work import full_or_tf32
 from paretograd.problems.cifar10.data import Images
 from paretograd.problems.networks import normalized
 
