@@ -17,7 +17,7 @@ from support.killing import Press
 from paretograd.bench.folder import TaskFolder
 from paretograd.bench.protocol import Protocol, Setting
 from paretograd.bench.roster import RULES, draw, label_of, make
-from paretograd.bench.run import run_task
+from paretograd.bench.run import quality, run_task
 from paretograd.bench.tasks import task_of
 from paretograd.disk import read_arrays
 from paretograd.errors import InputError, ParameterError, UnknownNameError
@@ -64,6 +64,17 @@ def test_search_chooses_on_validation_rows_and_reports_test_rows(tmp_path):
     assert outcome.curves.losses.shape == (20, 2, 2)
     assert np.isfinite(outcome.curves.gamma).all()
     assert not list((place.path / "working").glob("*.npz"))  # nothing but locks is left
+
+
+def test_networks_of_one_loss_are_chosen_by_its_metrics(tmp_path):
+    """The other head is not trained: its errors are noise. Lower is better for both metrics of this task."""
+    place = run_task(PROTOCOL, tmp_path, rules=["single", "mean"], device="cpu")
+    for setting, outcome in place.outcomes().items():
+        scores, k = outcome.tuning.scores, {"single(0)": 0, "single(1)": 1}.get(setting.rule)
+        expected = -scores.mean(axis=1) if k is None else -scores[:, k]
+        np.testing.assert_allclose(outcome.tuning.quality, expected, rtol=1e-12)
+    assert quality(task_of("adult"), "single(1)", np.array([85.0, 3.0, 4.0, 70.0])) == 70.0  # has no metric
+    assert np.isnan(quality(task_of(TOY), "single(0)", np.array([1.0, np.nan])))
 
 
 def test_same_seed_same_numbers_and_nothing_is_done_twice(tmp_path):

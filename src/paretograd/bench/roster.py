@@ -23,7 +23,6 @@ from paretograd.aggregators.registry import (
     spelled,
 )
 from paretograd.bench.task import Task
-from paretograd.checks import whole_number
 from paretograd.errors import InputError, ParameterError, ParetogradError, UnknownNameError
 from paretograd.scalarizations.base import Weighting
 from paretograd.scalarizations.history import RLW
@@ -146,6 +145,12 @@ def single(k: int) -> str:
     return f"single({k})"
 
 
+def objective_of(name: str) -> int | None:
+    """Return the loss that a rule sees alone; None for rules that see all."""
+    alone = _SINGLE.fullmatch(name.strip())
+    return None if alone is None else int(alone[1])
+
+
 def draw(name: str, u: float, m: int, rng: np.random.Generator) -> str:
     """Return a rule of a trial as text, such as ``cagrad(c=0.34)``.
 
@@ -177,9 +182,8 @@ def make(text: str, m: int, seed: int) -> Rule:
         seed: of random rules.
     """
     text = text.strip()
-    alone = _SINGLE.fullmatch(text)
-    if alone:
-        k = whole_number("single", "k", int(alone[1]), 0)
+    k = objective_of(text)
+    if k is not None:
         if k >= m:
             raise ParameterError(f"{text}: there are {m} losses, numbered from 0")
         return WeightedSum([float(j == k) for j in range(m)])
@@ -241,7 +245,7 @@ def label_of(name: str, m: int) -> str:
     """Return the paper's name of a rule, for tables and legends."""
     if name in (MEAN, TUNED):
         return "Mean" if name == MEAN else "Mean, tuned weights"
-    if _SINGLE.fullmatch(name):
+    if objective_of(name) is not None:
         return "Single task"
     rule = make(draw(name, 0.5, m, np.random.default_rng(0)), m, 0)
     return str(getattr(rule, "label", type(rule).__name__))

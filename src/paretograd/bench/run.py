@@ -13,7 +13,7 @@ import torch
 
 from paretograd.bench.folder import REPORT, SEARCH, Outcome, TaskFolder, Tuning
 from paretograd.bench.protocol import Protocol, Setting, settings_of
-from paretograd.bench.roster import check_suits, make
+from paretograd.bench.roster import check_suits, make, objective_of
 from paretograd.bench.task import Data, Task
 from paretograd.bench.tasks import task_of
 from paretograd.bench.training import Curves, Training, Trial
@@ -80,6 +80,23 @@ def run_task(
     return place
 
 
+def quality(task: Task, rule: str, scores: np.ndarray) -> float:
+    """Return the number that chooses the hyper-parameters of a rule. Networks of one loss are judged by its metrics.
+
+    Args:
+        task: what was trained.
+        rule: its name.
+        scores: the metrics of a network on validation rows; NaN if it stopped early.
+    """
+    if not np.isfinite(scores).all():
+        return math.nan
+    alone = objective_of(rule)
+    own = [k for k, metric in enumerate(task.metrics) if alone is not None and metric.objective == alone]
+    if not own:
+        return task.quality(scores.tolist())
+    return float(np.mean([scores[k] if task.metrics[k].higher else -scores[k] for k in own]))
+
+
 class _Work:
     """The search and the reported networks of one setting."""
 
@@ -123,7 +140,7 @@ class _Work:
         return Tuning(trials, scores, quality, list(training.steering.reasons), seconds)
 
     def _quality(self, scores: np.ndarray) -> float:
-        return self._task.quality(scores.tolist()) if np.isfinite(scores).all() else math.nan
+        return quality(self._task, self._setting.rule, scores)
 
     def _report(self, tuning: Tuning) -> Outcome:
         seeds, metrics = self._protocol.seeds, len(self._task.metrics)
