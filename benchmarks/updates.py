@@ -147,11 +147,10 @@ def measure(device: str, precision: str, repeats: int) -> dict[str, Any]:
 
 
 def table(results: list[dict[str, Any]]) -> list[str]:
-    headings = ["model", "precision", *METHODS, "overhead", "allowed", "conflicts"]
-    rows = [
+    """Return a column for each model in each precision."""
+    columns = [
         [
-            f"{found['model']}, {found['losses']} losses",
-            found["precision"],
+            f"{found['model']}, {found['losses']} losses, {found['precision']}",
             *(f"{found['milliseconds'][name]:.1f}" if name in found["milliseconds"] else "-" for name in METHODS),
             *(f"{found[key]:.1f}" for key in ("overhead", "allowed")),
             " and ".join(f"{share:.0%}" for share in found["conflicts"].values()),
@@ -159,7 +158,9 @@ def table(results: list[dict[str, Any]]) -> list[str]:
         for part in results
         for found in part["parts"]
     ]
-    return markdown_table(headings, rows)
+    names = ["", *METHODS, "overhead", "allowed", "conflicts"]
+    heads, *rows = [list(row) for row in zip(names, *columns, strict=True)]
+    return markdown_table(heads, rows)
 
 
 def main() -> None:

@@ -168,9 +168,10 @@ class MoDo(CrossAggregator):
 class SDMGrad(CrossAggregator):
     r"""Stochastic direction-oriented gradient: MGDA's weights, kept close to a preferred direction.
 
-    $$ w \leftarrow \Pi_\Delta\big(w - \beta\, X (w + \lambda p)\big) \;\text{ some times}, \qquad
-       d = J_3^\top \frac{w + \lambda p}{1 + \lambda}, \qquad
-       X = J_1 J_2^\top \Big/ \Big(\frac1m \sum_k \sqrt{(J_1 J_2^\top)_{kk}}\Big)^2 $$
+    $$ w \leftarrow \Pi_\Delta\big(w - \beta\, X (w + \lambda p)\big) \;\text{ several times}, \qquad
+       d = J_3^\top \frac{w + \lambda p}{1 + \lambda} $$
+
+    $$ X = J_1 J_2^\top \Big/ \Big(\frac1m \sum_k \sqrt{(J_1 J_2^\top)_{kk}}\Big)^2 $$
 
     For $\lambda \to \infty$ the direction is that of the preference p, for $\lambda = 0$ that of MGDA. The paper writes
     d without the division, which only changes the step size. The division of the cross-Gramian is that of its
@@ -189,7 +190,7 @@ class SDMGrad(CrossAggregator):
     name = "sdmgrad"
     label = "SDMGrad"
     description = Description(
-        formula="w <- P(w - lr X (w + lam p)), some times, X = J1 J2.T scaled;  d = J3.T (w + lam p) / (1 + lam)",
+        formula="w <- P(w - lr X (w + lam p)), several times, X = J1 J2.T scaled;  d = J3.T (w + lam p) / (1 + lam)",
         reference="Xiao, Ban and Ji 2023, arXiv:2305.18409",
         paper="not discussed",
         when="As MoDo, with a direction that stays close to the mean.",

@@ -27,8 +27,9 @@ class GradDrop(RowAggregator):
     r"""Gradient sign dropout: each coordinate keeps only its positive or only its negative entries, at random.
 
     $$ P = \tfrac12 \Big(1 + \frac{\sum_k g_k}{\sum_k |g_k|}\Big), \qquad
-       d = \sum_k \big(\ell_k + (1 - \ell_k) M_k\big) g_k, \qquad
-       M_k = [P > U] [g_k > 0] + [P < U] [g_k < 0] $$
+       d = \sum_k \big(\ell_k + (1 - \ell_k) M_k\big) g_k $$
+
+    $$ M_k = [P > U] [g_k > 0] + [P < U] [g_k < 0] $$
 
     for each coordinate, with a uniform random number U. The purity P is the share of the positive entries. So the
     expectation of d is the sum, if all leaks are equal, and coordinates on which all objectives agree lose nothing. The

@@ -27,8 +27,9 @@ class GradVac(GramianAggregator):
     For every k, and the others i in turn, with $\phi$ the cosine of $g'_k$ (at first $g_k$) and $g_i$:
 
     $$ g'_k \leftarrow g'_k + \|g'_k\| \frac{\hat\phi_{ki} \sqrt{1 - \phi^2} - \phi \sqrt{1 - \hat\phi_{ki}^2}}
-       {\|g_i\| \sqrt{1 - \hat\phi_{ki}^2}}\, g_i \quad\text{if } \phi < \hat\phi_{ki}, \qquad
-       \hat\phi_{ki} \leftarrow (1 - \beta)\, \hat\phi_{ki} + \beta \phi, \qquad d = \sum_k g'_k $$
+       {\|g_i\| \sqrt{1 - \hat\phi_{ki}^2}}\, g_i \quad\text{if } \phi < \hat\phi_{ki} $$
+
+    $$ \hat\phi_{ki} \leftarrow (1 - \beta)\, \hat\phi_{ki} + \beta \phi, \qquad d = \sum_k g'_k $$
 
     The new cosine is the target. Targets start at zero, where this is PCGrad. Gradients are only ever added, so the
     weights are at least one each. But a positive target makes conflicts more likely, not less: a turned gradient has

@@ -246,8 +246,9 @@ class DBMTL(_Averaging):
 class MConFIG(_Averaging):
     r"""ConFIG with momentum: each step differentiates one loss only, and moving averages stand for the others.
 
-    $$ y_i \leftarrow \beta_1 y_i + (1 - \beta_1) g_i \;\text{ for one } i, \qquad
-       u = \mathrm{ConFIG}\Big(\frac{y_1}{1 - \beta_1^{t_1}}, \dots, \frac{y_m}{1 - \beta_1^{t_m}}\Big), \qquad
+    $$ y_i \leftarrow \beta_1 y_i + (1 - \beta_1) g_i \;\text{ for one } i $$
+
+    $$ u = \mathrm{ConFIG}\Big(\frac{y_1}{1 - \beta_1^{t_1}}, \dots, \frac{y_m}{1 - \beta_1^{t_m}}\Big), \qquad
        d = \frac{u}{\sqrt{v / (1 - \beta_2^t)} + \epsilon} $$
 
     v averages the squares of the gradient that would give u by momentum, which is

@@ -32,8 +32,9 @@ class PCD(GramianAggregator):
     r"""Priority-constrained descent: the first objective's gradient, changed as little as the others need to progress.
 
     $$ \tilde d = \arg\min_d \tfrac12 \|d - \tilde g_1\|^2 \;\text{ subject to }\;
-       \langle d, \tilde g_k \rangle \ge \tau_k \|\tilde g_k\|^2 \;\text{ for } k \ge 2, \qquad
-       d = \frac{\|g_1\|}{\|\tilde d\|}\, \tilde d, \qquad \tilde g_k = g_k / \sqrt{\hat v_k} $$
+       \langle d, \tilde g_k \rangle \ge \tau_k \|\tilde g_k\|^2 \;\text{ for } k \ge 2 $$
+
+    $$ d = \frac{\|g_1\|}{\|\tilde d\|}\, \tilde d, \qquad \tilde g_k = g_k / \sqrt{\hat v_k} $$
 
     Here $\hat v_k$ is the moving average of $\|g_k\|^2$, corrected for its start as in Adam. So $\tau_k$ is the share
     of the progress that a step along its own normalized gradient would give to an objective. The paper has one tau for

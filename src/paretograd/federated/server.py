@@ -321,7 +321,7 @@ def buffer_names(module: nn.Module) -> frozenset[str]:
     Args:
         module: the model that is trained.
 
-    Example:
+    Examples:
         >>> import torch
         >>> sorted(buffer_names(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.BatchNorm1d(3))))
         ['1.num_batches_tracked', '1.running_mean', '1.running_var']
