@@ -1,6 +1,4 @@
-"""Lightning: several losses with automatic optimization.
-
-Accumulation, precision, clipping, several processes, checkpoints and loggers are the Trainer's, as with one loss.
+"""Lightning: several losses with automatic optimization. All else is the Trainer's, as with one loss.
 
 Run: pip install 'paretograd[examples]'; python examples/lightning_module.py [--steps 200] [--seed 0] [--devices 1]
 """
@@ -50,13 +48,8 @@ def main() -> None:
     data = TensorDataset(x, x[:, :1].sin() + x[:, 1:2], x[:, 1:2] - x[:, 2:3].square())
     model = TwoTasks()
     before = model.task_losses(data[:])
-    options = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
-    trainer = lightning.Trainer(max_steps=args.steps, accelerator="cpu", devices=args.devices, **options)
+    quiet = dict.fromkeys(["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False)
+    trainer = lightning.Trainer(max_steps=args.steps, accelerator="cpu", devices=args.devices, **quiet)
     trainer.fit(model, DataLoader(data, batch_size=64 // args.devices, shuffle=True))
     for name, after in model.task_losses(data[:]).items() if trainer.is_global_zero else ():
         print(f"{name}: loss {before[name]:.4f} -> {after:.4f}")

@@ -1,8 +1,7 @@
 """TensorBoard, Weights & Biases or MLflow: log the weights, conflicts and stationarity of each step.
 
-`step.metrics()` returns a flat dictionary of floats, which every tracker accepts. It solves a small quadratic program
-for gamma, so with many objectives log every tenth step or so.
-
+`step.metrics()` returns a flat dictionary of floats. It solves a small quadratic program for gamma, so with many
+objectives log every tenth step or so.
 Run: pip install 'paretograd[examples]' wandb mlflow; python examples/trackers.py [--tracker tensorboard] [--steps 200]
 then: tensorboard --logdir runs; wandb needs an account or WANDB_MODE=offline, mlflow takes MLFLOW_TRACKING_URI
 """
@@ -37,7 +36,7 @@ def tracker(name: str, folder: str) -> Iterator[Callable[[dict[str, float], int]
             yield lambda metrics, t: mlflow.log_metrics(metrics, step=t)
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tracker", choices=("tensorboard", "wandb", "mlflow"), default="tensorboard")
     parser.add_argument("--steps", type=int, default=200)
@@ -59,7 +58,3 @@ def main() -> None:
             log(step.metrics() | {f"mo/loss/{name}": loss.item() for name, loss in losses.items()}, t)
             gammas.append(step.gamma)
     print(f"gamma {gammas[0]:.4f} -> {gammas[-1]:.4f}")
-
-
-if __name__ == "__main__":
-    main()

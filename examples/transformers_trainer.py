@@ -1,7 +1,4 @@
-"""Hugging Face's Trainer: `compute_loss` returns a dictionary of losses.
-
-Accumulation, precision, clipping, several processes, checkpoints and loggers are the Trainer's, as with one loss. Here
-a random BERT learns the kind of a sequence, and to fill in its masked words.
+"""Hugging Face's Trainer: `compute_loss` returns a dictionary of losses. All else is the Trainer's, as with one loss.
 
 Run: pip install 'paretograd[transformers]'; python examples/transformers_trainer.py [--steps 100] [--seed 0]
 """
@@ -10,7 +7,7 @@ import argparse
 import tempfile
 
 import torch
-from torch import nn
+from torch.nn import Linear, Module
 from torch.nn.functional import cross_entropy
 from transformers import BertConfig, BertModel, TrainingArguments, set_seed
 
@@ -18,12 +15,12 @@ import paretograd as pg
 from paretograd.integrations.transformers import MultiObjectiveTrainer
 
 
-class TwoHeads(nn.Module):
+class TwoHeads(Module):
     def __init__(self) -> None:
         super().__init__()
         sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
         self.bert = BertModel(BertConfig(vocab_size=17, hidden_size=32, **sizes), add_pooling_layer=False)
-        self.kind, self.word = nn.Linear(32, 2), nn.Linear(32, 17)
+        self.kind, self.word = Linear(32, 2), Linear(32, 17)
 
     def forward(self, input_ids):
         states = self.bert(input_ids).last_hidden_state
@@ -33,21 +30,20 @@ class TwoHeads(nn.Module):
 class TwoTasks(MultiObjectiveTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(inputs["input_ids"])
-        kind = cross_entropy(outputs["kind"], inputs["kind"])
-        losses = {"kind": kind, "word": cross_entropy(outputs["word"].transpose(1, 2), inputs["words"])}
+        losses = {name: cross_entropy(output.movedim(-1, 1), inputs[name]) for name, output in outputs.items()}
         return (losses, outputs) if return_outputs else losses
 
 
 def make_data(count: int) -> list[dict[str, torch.Tensor]]:
-    """Return sequences that count up or down, with a sixth of their words masked by 16."""
+    """Return sequences that count up or down (their kind), with a sixth of their words masked by 16."""
     kind, start = torch.randint(2, (count, 1)), torch.randint(4, (count, 1))
     words = (start + (2 * kind - 1) * torch.arange(8)) % 16
     hidden = torch.rand(count, 8) < 1 / 6
-    columns = {"input_ids": words.where(~hidden, 16), "kind": kind[:, 0], "words": words.where(hidden, -100)}
+    columns = {"input_ids": words.where(~hidden, 16), "kind": kind[:, 0], "word": words.where(hidden, -100)}
     return [{name: column[k] for name, column in columns.items()} for k in range(count)]
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
@@ -62,7 +58,3 @@ def main() -> None:
     first, *_, last = [entry for entry in trainer.state.log_history if "loss" in entry]
     for name in ("mo/loss/kind", "mo/loss/word", "mo/gamma"):
         print(f"{name}: {first[name]:.4f} -> {last[name]:.4f}")
-
-
-if __name__ == "__main__":
-    main()
