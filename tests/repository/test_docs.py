@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,32 @@ def test_flower_does_not_install_what_is_installed(page: Path) -> None:
     before, run, _ = page.read_text(encoding="utf-8").partition("flwr run examples/flower local")
     assert run
     assert "export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1" in before
+
+
+class TestCitation:
+    @pytest.fixture
+    def citation(self):
+        yaml = pytest.importorskip("yaml")
+        return yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+
+    def test_it_has_what_the_format_requires(self, citation) -> None:
+        assert citation["cff-version"] == "1.2.0"
+        assert citation["message"]
+        assert citation["authors"]
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        assert {name: citation[name] for name in ("title", "version", "license", "abstract")} == {
+            "title": project["name"],
+            "version": project["version"],
+            "license": project["license"],
+            "abstract": f"{project['description']}.",
+        }
+
+    def test_the_page_cites_the_same_paper(self, citation) -> None:
+        paper = citation["preferred-citation"]
+        page = (ROOT / "docs" / "citation.md").read_text(encoding="utf-8")
+        names = " and ".join(f"{author['family-names']}, {author['given-names']}" for author in paper["authors"])
+        for entry in (paper["title"], names, paper["conference"]["name"], str(paper["year"])):
+            assert f"{{{entry}}}" in page
 
 
 def imported(name: str):
