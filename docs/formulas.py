@@ -12,7 +12,8 @@ from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 
 #: What arithmatex (generic) leaves: a formula between \\( \\) in a line, and between \\[ \\] on a line of its own.
-_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
+#: A line does not break between a formula and the sign behind it.
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>([.,;:!?)\-]*)', re.DOTALL)
 
 #: Commands that the converter leaves as they are after a command for a size, and ``\\arg``.
 _LEFT = {r"\arg": "arg", r"\|": "\u2016", r"\lVert": "\u2016", r"\rVert": "\u2016"}
@@ -29,12 +30,13 @@ def on_page_content(content, page, **_):
     """Replace all formulas in the HTML of a page."""
 
     def mathml(found):
-        tag, opened, tex = found.groups()
+        tag, opened, tex, sign = found.groups()
         math = ET.fromstring(convert(html.unescape(tex).strip(), display="block" if opened == "[" else "inline"))
         set_as_tex_does(math)
         if "\\" in "".join(math.itertext()):  # the converter prints commands that it does not know
             raise PluginError(f"{page.file.src_path}: write this formula with other commands: {tex.strip()}")
-        return f'<{tag} class="formula">{ET.tostring(math, encoding="unicode")}</{tag}>'
+        made = f'<{tag} class="formula">{ET.tostring(math, encoding="unicode")}</{tag}>'
+        return f'<span class="formula-and-sign">{made}{sign}</span>' if sign else made
 
     return _FORMULA.sub(mathml, content)
 
