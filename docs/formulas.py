@@ -21,6 +21,7 @@ _LEFT = {r"\arg": "arg", r"\|": "\u2016", r"\lVert": "\u2016", r"\rVert": "\u201
 _SIGNS = {":": ":", ";": ";", "~": "\u223c"}
 _ACCENTS = {"^": "\u02c6", "~": "\u02dc"}
 _THIN = "0.167em"
+_SCRIPTS = ("munder", "msub", "msup")
 
 _NAMESPACE = "http://www.w3.org/1998/Math/MathML"
 ET.register_namespace("", _NAMESPACE)
@@ -44,39 +45,56 @@ def on_page_content(content, page, **_):
 def set_as_tex_does(math):
     """Correct the signs, alphabets, limits and spaces of a formula in place."""
     for node in math.iter():
-        text = node.text or ""
-        if text in _LEFT:
-            node.text = _LEFT[text]
-        elif _tag(node) == "mi" and text in _SIGNS:
-            node.tag = _named("mo")
-            node.text = _SIGNS[text]
-        elif _tag(node) == "mi" and "\u0391" <= text <= "\u03a9":
-            node.set("mathvariant", "normal")  # capital Greek letters stand upright
-        elif text == "\u2026":
-            node.tag = _named("mi")  # no space around the dots
-        elif text == "\u25fb":
-            node.text = "\u25a1"
-        elif _tag(node) == "mover" and node[1].text in _ACCENTS:
-            node[1].text = _ACCENTS[node[1].text]
-            node[1].set("stretchy", "false")
-        if node.text in ("\u2016", "|"):
-            node.set("stretchy", "false")  # as high as letters
-        if node.text in ("\u2016", "|", "/"):
-            node.set("lspace", "0")
-            node.set("rspace", "0")
-        if "mathvariant" in node.attrib:
-            _choose_letters(node)
-        _join_letters(node)
-        if _tag(node) == "msub" and _is_name(node[0]):
-            node.tag = _named("munder")
-            node[0].set("movablelimits", "true")
-    for node in math.iter():
-        for before, name, after in zip([None, *node], list(node), [*node[1:], None], strict=False):
-            core = name[0] if _tag(name) in ("munder", "msub", "msup") else name
-            if _is_name(core) and (_tag(node) not in ("munder", "msub", "msup")):
-                core.tag = _named("mo")
-                core.set("lspace", "0" if before is None or _tag(before) in ("mo", "mspace") else _THIN)
-                core.set("rspace", "0" if after is None or (_tag(after) == "mo" and after.text in "(,.") else _THIN)
+        _correct(node)
+    for row in math.iter():
+        if _tag(row) not in _SCRIPTS:
+            _space(row)
+
+
+def _correct(node):
+    text = node.text or ""
+    if text in _LEFT:
+        node.text = _LEFT[text]
+    elif _tag(node) == "mi" and text in _SIGNS:
+        node.tag = _named("mo")
+        node.text = _SIGNS[text]
+    elif _tag(node) == "mi" and "\u0391" <= text <= "\u03a9":
+        node.set("mathvariant", "normal")  # capital Greek letters stand upright
+    elif text == "\u2026":
+        node.tag = _named("mi")  # no space around the dots
+    elif text == "\u25fb":
+        node.text = "\u25a1"
+    elif _tag(node) == "mover" and node[1].text in _ACCENTS:
+        node[1].text = _ACCENTS[node[1].text]
+        node[1].set("stretchy", "false")
+    if node.text in ("\u2016", "|"):
+        node.set("stretchy", "false")  # as high as letters
+    if node.text in ("\u2016", "|", "/"):
+        _set_spaces(node, "0", "0")
+    if "mathvariant" in node.attrib:
+        _choose_letters(node)
+    _join_letters(node)
+    if _tag(node) == "msub" and _is_name(node[0]):
+        node.tag = _named("munder")
+        node[0].set("movablelimits", "true")
+
+
+def _space(row):
+    """Set names apart from letters, but not from brackets, and no sign apart from its number."""
+    for before, node, after in zip([None, *row], list(row), [*row[1:], None], strict=False):
+        core = node[0] if _tag(node) in _SCRIPTS else node
+        if _is_name(core):
+            core.tag = _named("mo")
+            left = "0" if before is None or _tag(before) in ("mo", "mspace") else _THIN
+            right = "0" if after is None or (_tag(after) == "mo" and after.text in "(,.") else _THIN
+            _set_spaces(core, left, right)
+        elif node.text in ("-", "\u2212") and _tag(before) == "mo" and before.text not in ")]}|\u2016\u27e9":
+            _set_spaces(node, "0", "0")
+
+
+def _set_spaces(node, left, right):
+    node.set("lspace", left)
+    node.set("rspace", right)
 
 
 def _choose_letters(node):
