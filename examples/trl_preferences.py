@@ -1,6 +1,4 @@
-"""TRL: preference optimization (DPO) of LoRA adapters for two annotators, who disagree about some pairs of answers.
-
-Each annotator has TRL's own DPO loss. That of the second has the answers swapped where the two disagree.
+"""TRL: preference optimization (DPO) of LoRA adapters for two annotators, each with TRL's own loss.
 
 Run: pip install 'paretograd[transformers]' trl peft; python examples/trl_preferences.py [--steps 60] [--seed 0]
 """
@@ -19,8 +17,6 @@ from trl.trainer.dpo_trainer import DataCollatorForPreference
 import paretograd as pg
 from paretograd.integrations.transformers import MultiObjectiveTrainer
 
-PAIRS = [("please yes please", "no"), ("no please no", "yes yes"), ("yes please", "no"), ("no no no", "yes please")]
-
 
 class Collator(DataCollatorForPreference):
     def torch_call(self, examples):
@@ -29,19 +25,21 @@ class Collator(DataCollatorForPreference):
 
 class TwoAnnotators(MultiObjectiveTrainer, DPOTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        swap = inputs.pop("swap")
+        swap = inputs.pop("swap")  # where the second annotator prefers the other answer
         order = torch.arange(2 * len(swap), device=swap.device).reshape(2, -1)  # all chosen answers, all rejected ones
         order = torch.where(swap, order.flip(0), order).flatten()
         swapped = {key: value[order] for key, value in inputs.items()}
         return {"long": super().compute_loss(model, inputs), "polite": super().compute_loss(model, swapped)}
 
 
-def main() -> None:
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     set_seed(args.seed)
+    pairs = [("please yes please", "no"), ("no please no", "yes yes"), ("yes please", "no"), ("no no no", "yes please")]
+    rows = [{"prompt": "answer ", "chosen": a, "rejected": b, "swap": "please" in b} for a, b in pairs]
     words = {word: number for number, word in enumerate(["<pad>", "</s>", "<unk>", "answer", "no", "yes", "please"])}
     plain = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
     plain.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -51,9 +49,7 @@ def main() -> None:
         trainer = TwoAnnotators(
             LlamaForCausalLM(LlamaConfig(vocab_size=len(words), initializer_range=0.2, **sizes)),  # small and random
             args=DPOConfig(folder, max_steps=args.steps, learning_rate=0.01, use_cpu=True, bf16=False, **logs),
-            train_dataset=Dataset.from_list(
-                [{"prompt": "answer ", "chosen": a, "rejected": b, "swap": "please" in b} for a, b in PAIRS * 8]
-            ),
+            train_dataset=Dataset.from_list(rows * 8),
             processing_class=PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="<pad>", eos_token="</s>"),
             data_collator=Collator(pad_token_id=0),
             peft_config=LoraConfig(target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
@@ -61,9 +57,4 @@ def main() -> None:
         )
         trainer.train()
     first, *_, last = [entry for entry in trainer.state.log_history if "loss" in entry]
-    for name in ("mo/loss/long", "mo/loss/polite"):
-        print(f"{name}: {first[name]:.4f} -> {last[name]:.4f}")
-
-
-if __name__ == "__main__":
-    main()
+    print(*(f"{key}: {first[key]:.4f} -> {last[key]:.4f}" for key in ("mo/loss/long", "mo/loss/polite")), sep="\n")
