@@ -10,7 +10,9 @@ from scipy import stats
 from support.toy import Toy
 
 from paretograd.bench.folder import Outcome, Tuning
-from paretograd.bench.protocol import Setting
+from paretograd.bench.protocol import Protocol, Setting
+from paretograd.bench.report import TaskReport, comparable, overall_notes
+from paretograd.bench.roster import RULES
 from paretograd.bench.statistics import (
     bootstrap,
     corrected,
@@ -140,6 +142,23 @@ def test_overall_ranks_common_rules_over_tasks():
     assert [(row.rule, round(row.rank, 6), row.tasks) for row in rows] == [
         ("mgda", 1.333333, 3),
         ("tuned-mean", 1.666667, 3),
+    ]
+
+
+def test_tasks_that_miss_rules_are_left_out_if_two_are_whole():
+    def report(title: str, names: tuple[str, ...]) -> TaskReport:
+        task, number = Toy(), Protocol("support.toy:Toy")
+        task.title = title  # type: ignore[misc]
+        rows = rows_of(task, {Setting(name, "sgd"): outcome(1.0, [[1.0, 2.0]] * 2) for name in names})
+        return TaskReport(task, number, {}, rows, "", {})
+
+    whole, other, part = report("Whole", RULES), report("Other", RULES), report("Part", RULES[:5])
+    assert comparable([whole, part, other]) == [whole, other]
+    assert comparable([whole, part]) == [whole, part]
+    assert overall_notes([whole, part, other]) == [
+        "Tasks: Whole, Other.",
+        "Not all rules were run on Part.",
+        "With 2 tasks, p over tasks is at least 0.500: it cannot tell rules apart.",
     ]
 
 

@@ -54,7 +54,7 @@ def measure_costs(
     device: str = "auto",
     tell: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Cost]:
-    """Measure the rules one after the other, in one process, and write ``cost.json``.
+    """Measure the rules one after the other, in one process, and write ``cost.json`` after each.
 
     Args:
         protocol: its task, and whether that is small or made.
@@ -78,12 +78,12 @@ def measure_costs(
                 continue
             memory = found[name].mebibytes
             tell(f"{name}: {found[name].milliseconds:.2f} ms" + ("" if memory is None else f", {memory:.0f} MiB"))
-    content = {
-        "device": device_name(where),
-        "versions": versions(),
-        "costs": {name: cost._asdict() for name, cost in found.items()},
-    }
-    write_text(Path(folder) / task.name / COST, json.dumps(content, indent=1).splitlines())
+            content = {
+                "device": device_name(where),
+                "versions": versions(),
+                "costs": {name: cost._asdict() for name, cost in found.items()},
+            }
+            write_text(Path(folder) / task.name / COST, json.dumps(content, indent=1).splitlines())
     return found
 
 

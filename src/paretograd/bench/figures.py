@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paretograd.bench.report import TaskReport
+from paretograd.bench.report import TaskReport, comparable
 from paretograd.bench.roster import MEAN, TUNED
 from paretograd.bench.statistics import better, critical_difference, ranks_by_task
 from paretograd.disk import replacing
@@ -33,8 +33,9 @@ def draw(folder: Path, reports: Sequence[TaskReport]) -> list[Path]:
 
     def made() -> dict[str, Figure]:
         figures = {}
-        if len(reports) > 1 and len(ranks_by_task({one.task.name: one.rows for one in reports})) > 1:
-            figures["critical-difference"] = ranks(reports)
+        among = comparable(reports)
+        if len(among) > 1 and len(ranks_by_task({one.task.name: one.rows for one in among})) > 1:
+            figures["critical-difference"] = ranks(among)
         for report in reports:
             if report.costs and any(math.isfinite(row.mean_delta) for row in report.rows):
                 figures[f"{report.task.name}-time"] = time_and_quality(report)

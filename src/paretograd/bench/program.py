@@ -11,7 +11,16 @@ from pathlib import Path
 from paretograd.aggregators.registry import split_list
 from paretograd.bench.cost import measure_costs
 from paretograd.bench.protocol import SINGLE, Protocol
-from paretograd.bench.report import findings, notes, overall_table, read_reports, task_folders, task_table, write_report
+from paretograd.bench.report import (
+    findings,
+    notes,
+    overall_notes,
+    overall_table,
+    read_reports,
+    task_folders,
+    task_table,
+    write_report,
+)
 from paretograd.bench.roster import RULES, dial_of
 from paretograd.bench.run import run_task
 from paretograd.bench.tasks import TASKS, task_of
@@ -143,7 +152,7 @@ def _report(given: argparse.Namespace) -> None:
     if not any(report.rows for report in reports):
         raise InputError(f"no setting in {given.out} is finished yet")
     if len(reports) > 1:
-        _print("All tasks", overall_table(reports), [])
+        _print("All tasks", overall_table(reports), overall_notes(reports))
     for report in reports:
         _print(report.task.title, task_table(report), notes(report))
     for told in findings(reports):

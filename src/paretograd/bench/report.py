@@ -110,6 +110,12 @@ def task_table(report: TaskReport) -> list[dict[str, str]]:
     return table
 
 
+def comparable(reports: Sequence[TaskReport]) -> list[TaskReport]:
+    """Return the tasks for the table over all: those on which all rules were run if there are two, else all tasks."""
+    whole = [report for report in reports if not report.missing]
+    return whole if len(whole) > 1 else list(reports)
+
+
 def overall_table(reports: Sequence[TaskReport]) -> list[dict[str, str]]:
     """Return the table over all tasks as texts by heading."""
     return [
@@ -122,8 +128,21 @@ def overall_table(reports: Sequence[TaskReport]) -> list[dict[str, str]]:
             "tasks": str(row.tasks),
             "p": _p(row.p),
         }
-        for row in overall({report.task.name: report.rows for report in reports})
+        for row in overall({report.task.name: report.rows for report in comparable(reports)})
     ]
+
+
+def overall_notes(reports: Sequence[TaskReport]) -> list[str]:
+    """Return what a reader must know of the table over all tasks, as sentences."""
+    among = comparable(reports)
+    told = [f"Tasks: {', '.join(report.task.title for report in among)}."]
+    left = [report.task.title for report in reports if report not in among]
+    if left:
+        told.append(f"Not all rules were run on {' and '.join(left)}.")
+    least = 2.0 ** (1 - len(among))
+    if least > ALPHA:
+        told.append(f"With {len(among)} tasks, p over tasks is at least {least:.3f}: it cannot tell rules apart.")
+    return told
 
 
 def notes(report: TaskReport) -> list[str]:
@@ -143,7 +162,7 @@ def notes(report: TaskReport) -> list[str]:
     else:
         kind = "single-task networks" if task.single else "the tuned mean"
         values = ", ".join(
-            f"{metric.name} {value:.2f}{metric.unit}"
+            f"{metric.name} {value:.2f}{'' if metric.unit == '%' else ' '}{metric.unit}".strip()
             for metric, value in zip(task.metrics, base.mean(axis=0), strict=True)
         )
         told.append(f"Δm refers to {kind}: {values}." if len(task.metrics) <= _METRICS else f"Δm refers to {kind}.")
@@ -202,7 +221,7 @@ def markdown(reports: Sequence[TaskReport], level: int = 2) -> list[str]:
     """
     lines = []
     if len(reports) > 1:
-        lines += ["#" * level + " All tasks", "", *_markdown(overall_table(reports)), ""]
+        lines += ["#" * level + " All tasks", "", *overall_notes(reports), "", *_markdown(overall_table(reports)), ""]
     lines += [f"- {told}" for told in findings(reports)]
     for report in reports:
         lines += ["", "#" * level + f" {report.task.title}", "", *notes(report), "", *_markdown(task_table(report))]
