@@ -146,18 +146,21 @@ def test_overall_ranks_common_rules_over_tasks():
 
 
 def test_tasks_that_miss_rules_are_left_out_if_two_are_whole():
-    def report(title: str, names: tuple[str, ...]) -> TaskReport:
+    def report(title: str, names: tuple[str, ...], positive: bool = True) -> TaskReport:
         task, number = Toy(), Protocol("support.toy:Toy")
-        task.title = title  # type: ignore[misc]
+        task.title, task.positive = title, positive  # type: ignore[misc]
         rows = rows_of(task, {Setting(name, "sgd"): outcome(1.0, [[1.0, 2.0]] * 2) for name in names})
         return TaskReport(task, number, {}, rows, "", {})
 
     whole, other, part = report("Whole", RULES), report("Other", RULES), report("Part", RULES[:5])
     assert comparable([whole, part, other]) == [whole, other]
     assert comparable([whole, part]) == [whole, part]
-    assert overall_notes([whole, part, other]) == [
+    acting = report("Acting", RULES, positive=False)
+    assert comparable([whole, acting, other]) == [whole, other]
+    assert overall_notes([whole, part, other, acting]) == [
         "Tasks: Whole, Other.",
         "Not all rules were run on Part.",
+        "Rules that read losses cannot be used on Acting.",
         "With 2 tasks, p over tasks is at least 0.500: it cannot tell rules apart.",
     ]
 

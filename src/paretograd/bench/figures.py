@@ -18,14 +18,16 @@ from paretograd.reports.study.content import curves
 from paretograd.reports.study.figures import DPI, rendered
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 #: Rules whose curves are drawn: the baselines, and the best of the others.
 _CURVES = 7
 #: So many of the best rules have their names beside their points, and the baselines.
 _NAMED = 15
-#: Points beyond this distance from the best are cut off.
-_REACH = 30.0
+#: Rules that lie further behind the best than this multiple of the distance of the upper quartile are not shown.
+_REACH = 3.0
 
 
 def draw(folder: Path, reports: Sequence[TaskReport]) -> list[Path]:
@@ -82,8 +84,9 @@ def time_and_quality(report: TaskReport) -> Figure:
     from matplotlib.ticker import FuncFormatter
 
     rows = [row for row in report.rows if math.isfinite(row.mean_delta) and row.rule in report.costs]
-    best = min((row.mean_delta for row in rows), default=0.0)
-    shown = [row for row in rows if row.mean_delta <= best + _REACH]
+    deltas = [row.mean_delta for row in rows]
+    reach = _REACH * (np.quantile(deltas, 0.75) - min(deltas)) if rows else 0.0
+    shown = [row for row in rows if row.rule in (MEAN, TUNED) or row.mean_delta <= min(deltas) + reach]
     figure = Figure(figsize=(8.6, 6.0), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     for row in shown:
@@ -94,17 +97,32 @@ def time_and_quality(report: TaskReport) -> Figure:
         axes.errorbar(
             x, row.mean_delta, yerr=error, color=colour, marker="D" if special else "o", markersize=5, elinewidth=0.7
         )
-        if special or row in shown[:_NAMED]:
-            axes.annotate(report.label(row.rule), (x, row.mean_delta), (4, 3), textcoords="offset points", fontsize=7.5)
     axes.set_xscale("log")
+    axes.tick_params(axis="x", which="both", length=3.0, pad=3.5)
     for axis in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
         axis(FuncFormatter(lambda value, place: f"{value:g}"))
     axes.set_xlabel(f"time of a step in ms, {report.device}")
     axes.set_ylabel("Δm, %  (lower is better)")
     left = len(rows) - len(shown)
-    cut = f"; {left} rules are more than {_REACH:g} points worse and not shown" if left else ""
+    cut = f"; {left} rules are more than {reach:.1f} points worse than the best, and not shown" if left else ""
     axes.set_title(f"{report.task.title}: quality against time{cut}", fontsize=10.5)
+    baselines = [row for row in shown if row.rule in (MEAN, TUNED)]
+    places = [(report.costs[row.rule].milliseconds, row.mean_delta) for row in (*baselines, *shown[:_NAMED])]
+    _name(axes, places, [report.label(row.rule) for row in (*baselines, *shown[:_NAMED])])
     return figure
+
+
+def _name(axes: Axes, places: Sequence[tuple[float, float]], names: Sequence[str]) -> None:
+    """Write names beside points. A name that would cover another is left out; the first has the right of way."""
+    axes.figure.draw_without_rendering()  # type: ignore[union-attr]  # settles the layout
+    taken: list[Bbox] = []
+    for place, name in zip(places, names, strict=True):
+        text = axes.annotate(name, place, (4, 3), textcoords="offset points", fontsize=7.5)
+        box = text.get_window_extent()
+        if any(box.overlaps(other) for other in taken):
+            text.remove()
+        else:
+            taken.append(box)
 
 
 def training(report: TaskReport) -> Figure:
@@ -121,8 +139,9 @@ def training(report: TaskReport) -> Figure:
     for name in names:
         found, label = chosen[name][1].curves, report.label(name)
         line: dict[str, Any] = {"color": looks[label].colour, "linewidth": 1.5, "label": label}
-        left.plot(found.steps, 100.0 * np.nanmean(found.conflicts, axis=1), **line)
-        right.plot(found.steps, np.nanmean(found.gamma, axis=1), **line)
+        left.plot(found.steps, 100.0 * _mean(found.conflicts), **line)
+        right.plot(found.steps, _mean(found.gamma), **line)
+    left.set_ylim(0.0, max(1.0, left.get_ylim()[1]))
     left.set_ylabel("losses of the batch that the direction raises, %")
     right.set_ylabel("gamma / length of the longest gradient")
     for axes in (left, right):
@@ -132,3 +151,11 @@ def training(report: TaskReport) -> Figure:
         f"{report.task.title}: conflicts and distance from Pareto stationarity, mean over seeds", fontsize=11
     )
     return figure
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean over networks of what was measured; NaN where nothing was."""
+    known = np.isfinite(values)
+    count = known.sum(axis=1)
+    mean: np.ndarray = np.where(known, values, 0.0).sum(axis=1) / np.where(count, count, np.nan)
+    return mean

@@ -159,7 +159,8 @@ def _report(given: argparse.Namespace) -> None:
         _say(told)
     _say(f"\ntables   {write_report(given.out, reports)}")
     for place in task_folders(given.out) if given.pack else ():
-        _say(f"runs     {place.pack()}")
+        if place.outcomes():
+            _say(f"runs     {place.pack()}")
     try:
         from paretograd.bench.figures import draw
 

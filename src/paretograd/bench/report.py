@@ -111,8 +111,8 @@ def task_table(report: TaskReport) -> list[dict[str, str]]:
 
 
 def comparable(reports: Sequence[TaskReport]) -> list[TaskReport]:
-    """Return the tasks for the table over all: those on which all rules were run if there are two, else all tasks."""
-    whole = [report for report in reports if not report.missing]
+    """Return the tasks for the table over all: those where all rules were run and can read losses, if there are two."""
+    whole = [report for report in reports if report.task.positive and not report.missing]
     return whole if len(whole) > 1 else list(reports)
 
 
@@ -136,9 +136,13 @@ def overall_notes(reports: Sequence[TaskReport]) -> list[str]:
     """Return what a reader must know of the table over all tasks, as sentences."""
     among = comparable(reports)
     told = [f"Tasks: {', '.join(report.task.title for report in among)}."]
-    left = [report.task.title for report in reports if report not in among]
-    if left:
-        told.append(f"Not all rules were run on {' and '.join(left)}.")
+    left = [report for report in reports if report not in among]
+    part = [report.task.title for report in left if report.missing]
+    unread = [report.task.title for report in left if not report.missing]
+    if part:
+        told.append(f"Not all rules were run on {', '.join(part)}.")
+    if unread:
+        told.append(f"Rules that read losses cannot be used on {', '.join(unread)}.")
     least = 2.0 ** (1 - len(among))
     if least > ALPHA:
         told.append(f"With {len(among)} tasks, p over tasks is at least {least:.3f}: it cannot tell rules apart.")
