@@ -90,6 +90,21 @@ def test_same_steps_on_a_gpu(name):
         np.testing.assert_allclose(there.curves.losses, here.curves.losses, rtol=0.0, atol=1e-6)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_batches_of_other_sizes_work_on_a_gpu():
+    class Growing(Toy64):
+        def batch(self, data, generator, network):
+            return tuple(part[: 10 + int(torch.randint(9, (), generator=generator))] for part in data.train)
+
+    here, there = (
+        Training(Growing(), DATA.to(torch.device(device)), [Trial("upgrad", 0.01, 1)], "sgd", STEPS, torch.float64)
+        for device in ("cpu", "cuda")
+    )
+    here.advance(STEPS)
+    there.advance(STEPS)
+    torch.testing.assert_close(there.networks.flat.cpu(), here.networks.flat, rtol=0.0, atol=1e-9)
+
+
 def test_state_dict_goes_on_exactly():
     """Every rule with a memory continues as if it had not been interrupted."""
     for name in (

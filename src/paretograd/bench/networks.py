@@ -128,7 +128,7 @@ class Networks:
             return Pass(self, batch, common)
         if self._recording is None:
             self._recording = Recording(self, batch, common)
-        return self._recording.load(batch)
+        return self._recording.load(batch) if self._recording.fits(batch) else Pass(self, batch, common)
 
     def evaluate(self, batch: Batch, common: bool) -> tuple[tuple[Tensor, ...], list[Tensor]]:
         """Return the losses, m vectors with B entries, and the leaves of their graph in the order of `parts`.

@@ -70,7 +70,7 @@ class Recording:
 
     Args:
         networks: B networks.
-        batch: as for `Pass`; later ones have the same shapes.
+        batch: as for `Pass`.
         common: as for `Pass`.
     """
 
@@ -81,6 +81,10 @@ class Recording:
         self._launches: dict[str, tuple[Callable[[], None], list[Tensor]]] = {}
         self._losses: Tensor | None = None
         self._weights: Tensor | None = None
+
+    def fits(self, batch: Batch) -> bool:
+        """Return True if the rows have the shapes and types that were recorded."""
+        return [(part.shape, part.dtype) for part in batch] == [(part.shape, part.dtype) for part in self._batch]
 
     def load(self, batch: Batch) -> Recording:
         """Take the rows of a step."""

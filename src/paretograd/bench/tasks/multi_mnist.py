@@ -205,7 +205,8 @@ class Convolution(nn.Conv2d):
         windows = x.unfold(2, size, 1).unfold(3, size, 1)  # (N, channels, height, width, size, size)
         columns = windows.permute(0, 1, 4, 5, 2, 3).flatten(4).flatten(1, 3)
         assert self.bias is not None
-        return (self.weight.flatten(1) @ columns + self.bias[:, None]).unflatten(2, windows.shape[2:4])
+        product = self.weight.flatten(1) @ columns + self.bias[:, None]
+        return product.reshape(len(x), self.out_channels, *windows.shape[2:4])
 
 
 def pairs(images: Images, count: int, rng: np.random.Generator) -> Batch:
