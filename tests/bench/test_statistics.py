@@ -11,7 +11,7 @@ from support.toy import Toy
 
 from paretograd.bench.folder import Outcome, Tuning
 from paretograd.bench.protocol import Protocol, Setting
-from paretograd.bench.report import TaskReport, comparable, overall_notes
+from paretograd.bench.report import TaskReport, comparable, notes, overall_notes, task_table
 from paretograd.bench.roster import RULES
 from paretograd.bench.statistics import (
     bootstrap,
@@ -163,6 +163,21 @@ def test_tasks_that_miss_rules_are_left_out_if_two_are_whole():
         "Rules that read losses cannot be used on Acting.",
         "With 2 tasks, p over tasks is at least 0.500: it cannot tell rules apart.",
     ]
+
+
+def test_rules_that_cannot_be_used_are_named_once():
+    none = np.full((1, 2), math.nan)
+    words = "GLS reads the values of the losses", "STCH reads the values of the losses", "cap=2 is too large"
+    found = {Setting("tuned-mean", "sgd"): outcome(1.0, [[1.0, 2.0]] * 2)}
+    for rule, reason in zip(("gls", "stch", "capped-mgda"), words, strict=True):
+        tuning = Tuning([Trial(rule, 0.1, 0)], none, none[:, 0], [reason], 0.0)
+        found[Setting(rule, "sgd")] = Outcome(tuning, none, none, [reason], Curves(*[np.empty(0)] * 4), 0.0)
+    report = TaskReport(TASK, Protocol("support.toy:Toy"), found, rows_of(TASK, found), "", {})
+    assert [row["rule"] for row in task_table(report)] == ["Mean, tuned weights"]
+    told = notes(report)
+    assert "Cannot be used here: GLS, STCH (reads the values of the losses)." in told
+    assert "Cannot be used here: Capped MGDA (cap=2 is too large)." in told
+    assert not any("Without a complete result" in line for line in told)
 
 
 def test_critical_difference_is_that_of_the_table_of_demsar():

@@ -91,7 +91,7 @@ def task_table(report: TaskReport) -> list[dict[str, str]]:
     single_metrics = len(task.metrics) <= _METRICS
     headings = [f"{metric.name} {metric.unit}".strip() for metric in task.metrics]
     table = []
-    for row in report.rows:
+    for row in (row for row in report.rows if row.trained):
         cost = report.costs.get(row.rule)
         shown = {"rule": report.label(row.rule), "optimizer": row.optimizer}
         if single_metrics:
@@ -170,14 +170,26 @@ def notes(report: TaskReport) -> list[str]:
             for metric, value in zip(task.metrics, base.mean(axis=0), strict=True)
         )
         told.append(f"Δm refers to {kind}: {values}." if len(task.metrics) <= _METRICS else f"Δm refers to {kind}.")
-    stopped = [f"{report.label(row.rule)} ({row.why})" for row in report.rows if row.why]
+    stopped = [f"{report.label(row.rule)} ({row.why})" for row in report.rows if row.why and row.trained]
     if stopped:
         told.append(f"Without a complete result: {'; '.join(stopped)}.")
+    told += [f"Cannot be used here: {', '.join(names)} ({reason})." for reason, names in _unusable(report).items()]
     if report.missing:
         told.append(f"Not run: {', '.join(report.label(name) for name in report.missing)}.")
     if report.device:
         told.append(f"Costs of a step were measured on {report.device}.")
     return told
+
+
+def _unusable(report: TaskReport) -> dict[str, list[str]]:
+    """Return the rules that cannot be used on a task, by reason. Reasons may begin with the name of a class."""
+    found: dict[str, list[str]] = {}
+    for row in report.rows:
+        if not row.trained:
+            first, _, rest = row.why.partition(" ")
+            reason = rest if first.isidentifier() else row.why
+            found.setdefault(reason, []).append(report.label(row.rule))
+    return found
 
 
 def findings(reports: Sequence[TaskReport]) -> list[str]:
@@ -195,7 +207,7 @@ def findings(reports: Sequence[TaskReport]) -> list[str]:
         )
         lost = sum(row.mean_delta > base.mean_delta for row in clear)
         told.append(
-            f"{report.task.title}: {len(up)} of {len(by_name) - 1} rules beat the tuned mean"
+            f"{report.task.title}: {len(up)} of {sum(row.trained for row in report.rows) - 1} rules beat the tuned mean"
             + (f": {words}" if up else "")
             + f"; {lost} are beaten by it, and the others cannot be told apart from it."
         )

@@ -30,6 +30,7 @@ class Row(NamedTuple):
         p: of the paired test against the tuned mean, corrected for the number of rules; NaN for that itself.
         rank: the mean over the metrics of the rule's rank among all rules.
         why: why there is no result; empty if there is one.
+        trained: False if the rule cannot be used on the task.
     """
 
     rule: str
@@ -40,6 +41,7 @@ class Row(NamedTuple):
     p: float
     rank: float
     why: str = ""
+    trained: bool = True
 
     @property
     def mean_delta(self) -> float:
@@ -123,6 +125,7 @@ def rows_of(task: Task, outcomes: Mapping[Setting, Outcome], optimizer: str | No
             p.get(name, math.nan),
             ranks[name],
             why(chosen[name][1]),
+            any(outcome.tuning.seconds > 0.0 for setting, outcome in outcomes.items() if setting.rule == name),
         )
         for name in names
     ]
