@@ -32,7 +32,7 @@ THEIR_TESTS := .torchjd-tests
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:   # two pips in one environment would race
-.PHONY: help demo test test-processors test-kernels test-flower test-models test-torchjd test-wheel fuzz lint types imports docs bench clean
+.PHONY: help demo test test-processors test-kernels environments test-flower test-models test-torchjd test-wheel fuzz lint types imports docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,6 +55,8 @@ test-on-%: $(VENV)/.stamp-test
 
 test-kernels: $(VENV)/.stamp-test-kernels  ## test the GPU kernels with Triton's interpreter
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests/test_kernels.py tests/device $(ARGS)
+
+environments: $(patsubst %,$(VENV)/.stamp-%,test-torchjd test-wheel lint) $(THEIR_TESTS)/.stamp $(MODELS_VENV)/.stamp $(WHEEL_VENV)/.stamp
 
 test-flower: $(FLOWER_VENV)/.stamp  ## test the Flower strategy: unit tests, and the example app simulated and deployed
 	OMP_NUM_THREADS=1 $(FLOWER_VENV)/bin/python -m pytest -c tests_flower/pytest.ini tests_flower $(ARGS)
