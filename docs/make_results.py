@@ -10,8 +10,12 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from marks import between_marks
+
+from paretograd.bench.figures import draw
+from paretograd.bench.report import markdown, read_reports
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
@@ -26,6 +30,31 @@ def main() -> None:
             shutil.copy(figure, DOCS / "assets" / f"{folder.name}-{figure.name}")
         page = DOCS / f"{folder.name}.md"
         page.write_text(with_results(page.read_text(encoding="utf-8"), folder), encoding="utf-8")
+    referee()
+
+
+def referee() -> None:
+    """Update the page with the results of the benchmark, and its figures."""
+    reports = read_reports(RESULTS / "referee")
+    with TemporaryDirectory() as drawn:
+        figures = [path.name for path in draw(Path(drawn), reports) if path.suffix == ".svg"]
+        for name in figures:
+            shutil.copy(Path(drawn) / "figures" / name, DOCS / "assets" / f"referee-{name}")
+    pictures = {"All tasks": [("critical-difference", "Mean rank of each rule, and its rank on each task")]}
+    for report in reports:
+        title, name = report.task.title, report.task.name
+        pictures[title] = [
+            (f"{name}-time", f"{title}: quality of each rule against the time of a step"),
+            (f"{name}-curves", f"{title}: conflicts and distance from Pareto stationarity during training"),
+        ]
+    lines = []
+    for line in markdown(reports):
+        lines.append(line)
+        for name, text in pictures.get(line.removeprefix("## "), []) if line.startswith("## ") else []:
+            if f"{name}.svg" in figures:
+                lines += ["", f"![{text}](assets/referee-{name}.svg)"]
+    page = DOCS / "referee-results.md"
+    page.write_text(between_marks(page.read_text(encoding="utf-8"), "\n".join(lines)), encoding="utf-8")
 
 
 def with_results(page: str, folder: Path) -> str:
