@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from support.toy import Toy64, TwoHeads
 from torch import nn
 
 import paretograd as pg
+from paretograd.autograd.recorded import uncollected
 from paretograd.bench.networks import Networks, Optimizer
+from paretograd.bench.passes import Recording
 from paretograd.bench.roster import RULES, draw, make
 from paretograd.bench.training import Training, Trial
 from paretograd.errors import InputError, ParameterError
@@ -186,6 +189,17 @@ def test_one_network_has_its_parameters():
     expected = TASK.network()
     for mine, theirs in zip(networks.one(1).parameters(), expected.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_a_recording_goes_with_its_networks():
+    """It holds memory of the GPU, which must not wait for the garbage collector."""
+    networks = Networks(TASK, [3], torch.device("cpu"), torch.float64)
+    recording = Recording(networks, TASK.batch(DATA, generator(3, 0, 0), networks.one(0)), common=True)
+    networks._recording = recording
+    gone = ref(recording)
+    with uncollected():
+        del networks, recording
+        assert gone() is None
 
 
 def test_buffers_and_unused_parameters_are_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -66,7 +67,8 @@ def _flat(gradient: Tensor | None, leaf: Tensor) -> Tensor:
 class Recording:
     """Passes on a GPU, each recorded as one launch: a host takes ten times as long to launch the operations one by one.
 
-    It has the methods of `Pass`. Results are those of the batch that was loaded last.
+    It has the methods of `Pass`. Results are those of the batch that was loaded last. It does not keep the networks
+    alive, which own it: so the memory of the GPU is free as soon as they are gone, without the garbage collector.
 
     Args:
         networks: B networks.
@@ -75,7 +77,7 @@ class Recording:
     """
 
     def __init__(self, networks: Networks, batch: Batch, common: bool) -> None:
-        self._networks, self._common = networks, common
+        self._networks, self._common = ref(networks), common
         self._batch = tuple(part.clone() for part in batch)
         #: What launches each kind of pass, and where it leaves the losses and its result.
         self._launches: dict[str, tuple[Callable[[], None], list[Tensor]]] = {}
@@ -96,9 +98,11 @@ class Recording:
     def _launch(self, kind: str, work: Callable[[Pass], Tensor]) -> Tensor:
         if kind not in self._launches:
             left: list[Tensor] = []
+            networks = self._networks()
+            assert networks is not None  # they call this
 
             def run() -> None:
-                done = Pass(self._networks, self._batch, self._common)
+                done = Pass(networks, self._batch, self._common)
                 left[:] = done.losses, work(done)
 
             try:
