@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -142,6 +143,16 @@ def test_kill_9_and_two_processes(tmp_path):
     run_task(Protocol(TOY, trials=3, seeds=2, steps=150), tmp_path / "shared", rules=rules.split(","), device="cpu")
     run_task(Protocol(TOY, trials=3, seeds=2, steps=150), tmp_path / "alone", rules=rules.split(","), device="cpu")
     assert same(tmp_path / "shared" / "toy", tmp_path / "alone" / "toy")
+
+
+def test_packed_runs_stay_when_a_rule_is_added(tmp_path):
+    first = run_task(PROTOCOL, tmp_path, rules=["mean"], optimizers=["sgd"], device="cpu")
+    first.pack()
+    shutil.rmtree(first.path / "settings")
+    place = run_task(PROTOCOL, tmp_path, rules=["mean", "mgda"], optimizers=["sgd"], device="cpu")
+    assert place.done() == [Setting("mgda", "sgd")]  # the other is not done twice
+    place.pack()
+    assert set(place.kept()) == set(place.outcomes()) == {Setting("mean", "sgd"), Setting("mgda", "sgd")}
 
 
 def test_a_setting_of_another_process_is_left_alone(tmp_path):

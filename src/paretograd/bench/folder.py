@@ -202,9 +202,13 @@ class TaskFolder:
         return found
 
     def outcomes(self) -> dict[Setting, Outcome]:
-        """Read all results: those of ``settings`` and, if there are none, those of ``runs.npz``."""
-        found = {setting: self.load(setting) for setting in self.done()}
-        if found or not self.packed.exists():
+        """Read all results: those of ``runs.npz``, and those of ``settings``, which replace them."""
+        return self.kept() | {setting: self.load(setting) for setting in self.done()}
+
+    def kept(self) -> dict[Setting, Outcome]:
+        """Read the results of ``runs.npz``; none if there is no such file."""
+        found: dict[Setting, Outcome] = {}
+        if not self.packed.exists():
             return found
         columns = read_arrays(self.packed)
         try:

@@ -62,10 +62,10 @@ def run_task(
     with held_interrupts(signal.SIGINT, signal.SIGTERM) as interrupt, reproducible():
         place.open(protocol, device_name(where))
         told.begin(tuple(setting.label for setting in settings), 2 * steps)
-        elsewhere = []
+        elsewhere, kept = [], place.kept()
         for setting in settings:
             with place.claimed(setting) as mine:
-                before = place.result(setting).exists()
+                before = setting in kept or place.result(setting).exists()
                 if not (mine or before):
                     elsewhere.append(setting.label)
                     continue
