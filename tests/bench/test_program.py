@@ -88,6 +88,18 @@ def test_costs_are_those_of_backward(folder):
     assert all(cost.milliseconds > 0.0 and cost.mebibytes is None for cost in costs.values())
 
 
+def test_costs_of_other_rules_stay(folder, tmp_path):
+    shutil.copytree(folder / "toy", tmp_path / "toy")
+    measure = ["cost", TOY, "--rules", "upgrad", "--device", "cpu", "--out", str(tmp_path)]
+    before = read_costs(tmp_path / "toy")[1]
+    assert run_program(measure) == 0
+    after = read_costs(tmp_path / "toy")[1]
+    assert set(after) == {*before, "upgrad"}
+    assert all(after[name] == cost for name, cost in before.items())
+    assert run_program([*measure, "--small"]) == 0  # these costs are no others' equals
+    assert set(read_costs(tmp_path / "toy")[1]) == {"upgrad"}
+
+
 def test_one_optimizer_can_be_looked_at(folder):
     for name in ("sgd", "adamw"):
         for report in read_reports(folder, name):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +56,8 @@ def measure_costs(
 ) -> dict[str, Cost]:
     """Measure the rules one after the other, in one process, and write ``cost.json`` after each.
 
+    Rules that were measured before stay there, if all else is the same: device, versions, and variant of the task.
+
     Args:
         protocol: its task, and whether that is small or made.
         folder: of the benchmark.
@@ -67,7 +69,9 @@ def measure_costs(
     where = find_device(device)
     task = task_of(protocol.task, small=protocol.small)
     data = (task.made() if protocol.made else task.load(data_dir)).to(where)
-    found: dict[str, Cost] = {}
+    path = Path(folder) / task.name / COST
+    how = {"device": device_name(where), "versions": versions(), "small": protocol.small, "made": protocol.made}
+    found = _kept(path, how)
     with reproducible():  # as `run_task` computes
         _cost(task, data, MEAN)  # loads code and tunes kernels, which must not count
         for name in dict.fromkeys(setting.rule for setting in settings_of(rules, ["adamw"], task)):
@@ -78,12 +82,8 @@ def measure_costs(
                 continue
             memory = found[name].mebibytes
             tell(f"{name}: {found[name].milliseconds:.2f} ms" + ("" if memory is None else f", {memory:.0f} MiB"))
-            content = {
-                "device": device_name(where),
-                "versions": versions(),
-                "costs": {name: cost._asdict() for name, cost in found.items()},
-            }
-            write_text(Path(folder) / task.name / COST, json.dumps(content, indent=1).splitlines())
+            content = {**how, "costs": {name: cost._asdict() for name, cost in found.items()}}
+            write_text(path, json.dumps(content, indent=1).splitlines())
     return found
 
 
@@ -97,6 +97,15 @@ def read_costs(folder: Path) -> tuple[str, dict[str, Cost]]:
         return str(found["device"]), {str(name): Cost(**cost) for name, cost in found["costs"].items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}). Remove it, and measure the costs again") from None
+
+
+def _kept(path: Path, how: Mapping[str, object]) -> dict[str, Cost]:
+    """Return the costs in a file if they were measured like this; files of early versions have the full task."""
+    _, costs = read_costs(path.parent)
+    if not costs:
+        return {}
+    written = {"small": False, "made": False, **json.loads(path.read_text(encoding="utf-8"))}
+    return costs if all(written.get(name) == value for name, value in how.items()) else {}
 
 
 def _cost(task: Task, data: Data, name: str) -> Cost:
