@@ -11,9 +11,10 @@ from support.toy import Toy
 
 from paretograd.bench.folder import Outcome, Tuning
 from paretograd.bench.protocol import Protocol, Setting
-from paretograd.bench.report import TaskReport, comparable, notes, overall_notes, task_table
+from paretograd.bench.report import TaskReport, comparable, findings, notes, overall_notes, task_table
 from paretograd.bench.roster import RULES
 from paretograd.bench.statistics import (
+    against,
     bootstrap,
     corrected,
     critical_difference,
@@ -185,3 +186,41 @@ def test_critical_difference_is_that_of_the_table_of_demsar():
     for rules, q in ((2, 1.960), (4, 2.569), (10, 3.164)):
         expected = q * math.sqrt(rules * (rules + 1) / (6.0 * 14))
         assert critical_difference(rules, 14) == pytest.approx(expected, rel=5e-4)
+
+
+def test_findings_compare_with_both_baselines():
+    """A rule may beat the tuned mean only because the latter is worse than equal weights."""
+    found = {
+        Setting("tuned-mean", "sgd"): outcome(1.0, [[2.0, 2.0], [2.1, 2.1]]),
+        Setting("mean", "sgd"): outcome(1.0, [[1.0, 1.0], [1.1, 1.1]]),
+        Setting("mgda", "sgd"): outcome(1.0, [[1.0, 1.1], [1.1, 1.2]]),
+        Setting("gls", "sgd"): outcome(1.0, [[math.nan] * 2] * 2, "a loss is zero"),
+        Setting("single(0)", "sgd"): outcome(1.0, [[1.0, 9.0]] * 2),
+        Setting("single(1)", "sgd"): outcome(1.0, [[9.0, 1.0]] * 2),
+    }
+    rows = rows_of(TASK, found)
+    expected = {row.rule: row.p for row in rows if row.rule != "tuned-mean"}
+    assert against(rows, "tuned-mean") == pytest.approx(expected, nan_ok=True)
+    (told,) = findings([TaskReport(TASK, Protocol("support.toy:Toy"), found, rows, "", {})])
+    assert told.startswith("Toy: 2 of 2 rules with a result beat the tuned mean: Mean (-100.00), MGDA (-95.00); 0 are")
+    assert told.endswith("Equal weights are beaten by 0, and beat 2.")
+
+
+def test_notes_say_how_often_the_search_ends_at_its_edge():
+    def chosen(best: int) -> Outcome:
+        quality = np.arange(3) == best
+        tuning = Tuning(
+            [Trial("mean", rate, 0) for rate in (0.1, 0.3, 0.2)], np.ones((3, 2)), quality * 1.0, [""] * 3, 1.0
+        )
+        return outcome(1.0, [[1.0, 1.0]] * 2)._replace(tuning=tuning)
+
+    found = {
+        Setting("mean", "sgd"): chosen(1),
+        Setting("mgda", "sgd"): chosen(2),
+        Setting("upgrad", "sgd"): chosen(1),
+        Setting("mean", "adamw"): chosen(0),
+        Setting("single(0)", "sgd"): chosen(0),  # no rule
+    }
+    told = notes(TaskReport(TASK, Protocol("support.toy:Toy"), found, rows_of(TASK, found), "", {}))
+    assert "sgd: of 3 rules, 0 chose the lowest learning rate that was tried, and 2 the highest." in told
+    assert "adamw: of 1 rules, 1 chose the lowest learning rate that was tried, and 0 the highest." in told

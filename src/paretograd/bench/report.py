@@ -13,9 +13,10 @@ import numpy as np
 
 from paretograd.bench.cost import Cost, read_costs
 from paretograd.bench.folder import Outcome, TaskFolder
+from paretograd.bench.networks import OPTIMIZERS
 from paretograd.bench.protocol import Protocol, Setting
-from paretograd.bench.roster import RULES, TUNED, label_of
-from paretograd.bench.statistics import ALPHA, Row, better, overall, reference, rows_of
+from paretograd.bench.roster import MEAN, RULES, TUNED, label_of, objective_of
+from paretograd.bench.statistics import ALPHA, Row, against, better, overall, reference, rows_of
 from paretograd.bench.task import Task
 from paretograd.bench.tasks import TASKS, task_of
 from paretograd.errors import InputError, ParetogradError
@@ -170,6 +171,7 @@ def notes(report: TaskReport) -> list[str]:
             for metric, value in zip(task.metrics, base.mean(axis=0), strict=True)
         )
         told.append(f"Δm refers to {kind}: {values}." if len(task.metrics) <= _METRICS else f"Δm refers to {kind}.")
+    told += _edges(report)
     stopped = [f"{report.label(row.rule)} ({row.why})" for row in report.rows if row.why and row.trained]
     if stopped:
         told.append(f"Without a complete result: {'; '.join(stopped)}.")
@@ -178,6 +180,25 @@ def notes(report: TaskReport) -> list[str]:
         told.append(f"Not run: {', '.join(report.label(name) for name in report.missing)}.")
     if report.device:
         told.append(f"Costs of a step were measured on {report.device}.")
+    return told
+
+
+def _edges(report: TaskReport) -> list[str]:
+    """Return how often the search chose its lowest or its highest learning rate, a sentence for each optimizer."""
+    told = []
+    for optimizer in OPTIMIZERS:
+        places = []
+        for setting, outcome in report.outcomes.items():
+            best, trials = outcome.tuning.best, outcome.tuning.trials
+            if setting.optimizer == optimizer and objective_of(setting.rule) is None and best is not None:
+                rates = sorted(trial.rate for trial in trials)
+                places.append((rates.index(trials[best].rate), len(rates)))
+        if places:
+            low, high = sum(place == 0 for place, _ in places), sum(place == count - 1 for place, count in places)
+            told.append(
+                f"{optimizer}: of {len(places)} rules, {low} chose the lowest learning rate that was tried, and {high} "
+                "the highest."
+            )
     return told
 
 
@@ -196,22 +217,32 @@ def findings(reports: Sequence[TaskReport]) -> list[str]:
     """Return what the tables show, as sentences: which rules beat the tuned mean, where, and at what price."""
     told = []
     for report in reports:
-        by_name = {row.rule: row for row in report.rows}
-        base = by_name.get(TUNED)
-        if base is None:
+        if TUNED not in {row.rule for row in report.rows}:
             continue
-        clear = [row for row in report.rows if row.p < ALPHA]
-        up = [row for row in clear if row.mean_delta < base.mean_delta]
-        words = ", ".join(
-            f"{report.label(row.rule)} ({row.mean_delta - base.mean_delta:+.2f}{_price(report, row)})" for row in up
-        )
-        lost = sum(row.mean_delta > base.mean_delta for row in clear)
-        told.append(
-            f"{report.task.title}: {len(up)} of {sum(row.trained for row in report.rows) - 1} rules beat the tuned mean"
+        up, lost, tested = _clear(report, TUNED)
+        words = ", ".join(f"{report.label(row.rule)} ({change:+.2f}{_price(report, row)})" for row, change in up)
+        said = (
+            f"{report.task.title}: {len(up)} of {tested} rules with a result beat the tuned mean"
             + (f": {words}" if up else "")
-            + f"; {lost} are beaten by it, and the others cannot be told apart from it."
+            + f"; {len(lost)} are beaten by it, and the others cannot be told apart from it."
         )
+        up, lost, tested = _clear(report, MEAN)
+        if tested:
+            words = ", ".join(report.label(row.rule) for row, _ in up)
+            said += f" Equal weights are beaten by {len(up)}{f' ({words})' if up else ''}, and beat {len(lost)}."
+        told.append(said)
     return told
+
+
+def _clear(report: TaskReport, name: str) -> tuple[list[tuple[Row, float]], list[tuple[Row, float]], int]:
+    """Return the rules that are better than one of them, those that are worse, and the number of those compared.
+
+    Each has its difference of Delta m.
+    """
+    p = {rule: value for rule, value in against(report.rows, name).items() if math.isfinite(value)}
+    base = next((row.mean_delta for row in report.rows if row.rule == name), math.nan)
+    clear = [(row, row.mean_delta - base) for row in report.rows if p.get(row.rule, 1.0) < ALPHA]
+    return [pair for pair in clear if pair[1] < 0.0], [pair for pair in clear if pair[1] > 0.0], len(p)
 
 
 def _price(report: TaskReport, row: Row) -> str:

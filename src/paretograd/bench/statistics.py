@@ -161,6 +161,17 @@ def paired(mine: np.ndarray, theirs: np.ndarray) -> float:
     return float(stats.ttest_1samp(difference, 0.0).pvalue)
 
 
+def against(rows: Sequence[Row], name: str) -> dict[str, float]:
+    """Return p of the paired test against one of the rules, corrected, for each of the others; NaN without a result.
+
+    Args:
+        rows: the table of a task.
+        name: of the rule; without it in the table, there is no p.
+    """
+    base = next((row.delta for row in rows if row.rule == name), None)
+    return {} if base is None else corrected({row.rule: paired(row.delta, base) for row in rows if row.rule != name})
+
+
 def corrected(p: Mapping[str, float]) -> dict[str, float]:
     """Return p by Holm's procedure for all rules that have one."""
     known = sorted((value, name) for name, value in p.items() if math.isfinite(value))
