@@ -155,6 +155,17 @@ def test_a_network_that_diverges_stops_alone():
     torch.testing.assert_close(training.networks.flat[0], single.networks.flat[0], rtol=1e-12, atol=1e-12)
 
 
+def test_losses_take_turns_after_the_first_network_has_stopped():
+    """M-ConFIG differentiates one loss a step, and trains the head of that loss."""
+    trials = [Trial("m-config", 0.01, seed) for seed in (1, 2)]
+    both, single = (Training(TASK, DATA, few, "sgd", STEPS, torch.float64) for few in (trials, trials[1:]))
+    both.networks.flat[0] = math.nan
+    both.advance(STEPS)
+    single.advance(STEPS)
+    assert both.steering.reasons == ["a loss is not finite", ""]
+    torch.testing.assert_close(both.networks.flat[1], single.networks.flat[0], rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("rule", ["mgda", "graddrop", "modo", "tuned-mean", "stch", "famo"])
 def test_gradients_that_are_not_finite_stop_their_network(rule):
     class Broken(Toy64):

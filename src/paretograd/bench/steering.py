@@ -125,8 +125,8 @@ class Steering:
 
     def differentiated(self, m: int) -> Sequence[int]:
         """Return the losses whose gradients the next step needs; call it before `direct`."""
-        first = self._rules[0]
-        return first._differentiated(m) if isinstance(first, RowAggregator) else range(m)
+        one = next((self._rules[i] for i in self.running), None)  # all that run have taken the same number of steps
+        return one._differentiated(m) if isinstance(one, RowAggregator) else range(m)
 
     def direct(self, losses: Tensor, rows: Sequence[Tensor]) -> Tensor:
         """Return the directions, ``(B, n)``; those of stopped networks mean nothing.
