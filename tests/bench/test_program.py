@@ -13,7 +13,8 @@ import pytest
 
 from paretograd.bench.cost import read_costs
 from paretograd.bench.program import run_program
-from paretograd.bench.report import read_reports
+from paretograd.bench.protocol import Setting
+from paretograd.bench.report import notes, read_reports
 from paretograd.bench.tasks import TASKS
 from paretograd.cli import main
 
@@ -104,6 +105,8 @@ def test_one_optimizer_can_be_looked_at(folder):
     for name in ("sgd", "adamw"):
         for report in read_reports(folder, name):
             assert {row.optimizer for row in report.rows} == {name}
+            own = report.outcomes[Setting("single(0)", name)].test[:, 0].mean()
+            assert any(f"Δm refers to single-task networks: first error {own:.2f}," in line for line in notes(report))
 
 
 def test_errors_are_words(tmp_path, capsys):

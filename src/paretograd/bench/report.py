@@ -82,8 +82,10 @@ def task_folders(folder: str | Path) -> list[TaskFolder]:
 def _read(place: TaskFolder, optimizer: str | None) -> TaskReport:
     protocol = place.protocol()
     task = task_of(protocol.task, small=protocol.small)
-    outcomes = place.outcomes()
-    return TaskReport(task, protocol, outcomes, rows_of(task, outcomes, optimizer), *read_costs(place.path))
+    outcomes = {
+        setting: outcome for setting, outcome in place.outcomes().items() if optimizer in (None, setting.optimizer)
+    }
+    return TaskReport(task, protocol, outcomes, rows_of(task, outcomes), *read_costs(place.path))
 
 
 def task_table(report: TaskReport) -> list[dict[str, str]]:

@@ -49,17 +49,10 @@ class Row(NamedTuple):
         return float(self.delta.mean()) if np.isfinite(self.delta).all() else math.inf
 
 
-def better(outcomes: Mapping[Setting, Outcome], optimizer: str | None = None) -> dict[str, tuple[str, Outcome]]:
-    """Return for each rule the optimizer with the best chosen trial on validation rows, and its result.
-
-    Args:
-        outcomes: the results of a task.
-        optimizer: only this one; None for the better one.
-    """
+def better(outcomes: Mapping[Setting, Outcome]) -> dict[str, tuple[str, Outcome]]:
+    """Return for each rule the optimizer with the best chosen trial on validation rows, and its result."""
     found: dict[str, tuple[str, Outcome]] = {}
     for setting, outcome in outcomes.items():
-        if optimizer not in (None, setting.optimizer):
-            continue
         known = found.get(setting.rule)
         if known is None or outcome.quality > known[1].quality:
             found[setting.rule] = (setting.optimizer, outcome)
@@ -95,15 +88,14 @@ def delta_m(task: Task, test: np.ndarray, base: np.ndarray) -> np.ndarray:
     return found
 
 
-def rows_of(task: Task, outcomes: Mapping[Setting, Outcome], optimizer: str | None = None) -> list[Row]:
-    """Return the table of a task, the best Delta m first.
+def rows_of(task: Task, outcomes: Mapping[Setting, Outcome]) -> list[Row]:
+    """Return the table of a task, the best Delta m first. Each rule has the optimizer that validation rows prefer.
 
     Args:
         task: what was trained.
         outcomes: its results.
-        optimizer: only this one; None for the one that validation rows prefer.
     """
-    chosen = better(outcomes, optimizer)
+    chosen = better(outcomes)
     base = reference(task, chosen)
     singles = {single(k) for k in range(len(task.objectives))}
     names = [name for name in chosen if name not in singles]
