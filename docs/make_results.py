@@ -35,26 +35,31 @@ def main() -> None:
 
 def referee() -> None:
     """Update the page with the results of the benchmark, and its figures."""
-    reports = read_reports(RESULTS / "referee")
     with TemporaryDirectory() as drawn:
-        figures = [path.name for path in draw(Path(drawn), reports) if path.suffix == ".svg"]
-        for name in figures:
-            shutil.copy(Path(drawn) / "figures" / name, DOCS / "assets" / f"referee-{name}")
-    pictures = {"All tasks": [("critical-difference", "Mean rank of each rule, and its rank on each task")]}
+        for path in draw(Path(drawn), read_reports(RESULTS / "referee")):
+            if path.suffix == ".svg":
+                shutil.copy(path, DOCS / "assets" / f"referee-{path.name}")
+    page = DOCS / "referee-results.md"
+    page.write_text(with_referee(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_referee(page: str) -> str:
+    """Return the page with the tables and figures of the benchmark between its markers."""
+    reports = read_reports(RESULTS / "referee")
+    pictures = {"## All tasks": [("critical-difference", "Mean rank of each rule, and its rank on each task")]}
     for report in reports:
         title, name = report.task.title, report.task.name
-        pictures[title] = [
+        pictures[f"## {title}"] = [
             (f"{name}-time", f"{title}: quality of each rule against the time of a step"),
             (f"{name}-curves", f"{title}: conflicts and distance from Pareto stationarity during training"),
         ]
     lines = []
     for line in markdown(reports):
         lines.append(line)
-        for name, text in pictures.get(line.removeprefix("## "), []) if line.startswith("## ") else []:
-            if f"{name}.svg" in figures:
+        for name, text in pictures.get(line, []):
+            if (DOCS / "assets" / f"referee-{name}.svg").exists():
                 lines += ["", f"![{text}](assets/referee-{name}.svg)"]
-    page = DOCS / "referee-results.md"
-    page.write_text(between_marks(page.read_text(encoding="utf-8"), "\n".join(lines)), encoding="utf-8")
+    return between_marks(page, "\n".join(lines))
 
 
 def with_results(page: str, folder: Path) -> str:

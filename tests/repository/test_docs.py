@@ -104,6 +104,13 @@ class TestNotebooks:
         assert {path.stem for path in TUTORIALS[0].parent.glob("*.ipynb")} == {page.stem for page in TUTORIALS}
 
 
+@pytest.mark.skipif(not (ROOT / "results" / "referee").exists(), reason="the results lie in the repository only")
+def test_the_page_of_the_referee_has_its_tables(script):
+    """`python docs/make_results.py` writes it again."""
+    page = (ROOT / "docs" / "referee-results.md").read_text(encoding="utf-8")
+    assert script.with_referee(page) == page
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 class TestResults:
     def test_the_page_has_the_tables(self, script, folder):
