@@ -26,8 +26,6 @@ from paretograd.geometry.gramian import as_array
 
 #: Most bytes of a file. Many losses have fewer records than few.
 _MOST_BYTES = 32 << 20
-#: Most records that a pause pays for.
-_BURST = 4.0
 #: Least number of records that are kept, however large.
 _FEWEST = 16
 
@@ -67,7 +65,7 @@ class Monitor:
         Args:
             path: a file that ends in ``.jsonl``, or a folder for ``monitor.jsonl``. Missing folders are created.
             budget: share of the time between steps that recording may take; None records every step. A pause, such as
-                an evaluation, pays for a few records at most.
+                an evaluation, pays for one record at most.
             keep: most records of the file, at least 16. A file is at most 32 MB: many losses have fewer.
         """
         if budget is not None and not 0.0 < as_number(budget, "budget") <= 1.0:
@@ -133,9 +131,9 @@ class Monitor:
         return f"Monitor({str(self.path)!r}, records={self.records}, steps={self.steps})"
 
     def _earn(self, now: float) -> None:
-        """Turn the time since the last call into seconds that recording may take, up to those of a few records."""
+        """Turn the time since the last call into seconds that recording may take, up to those of one record."""
         if self._budget is not None and self._last:
-            self._credit = min(self._credit + self._budget * (now - self._last), _BURST * self._cost)
+            self._credit = min(self._credit + self._budget * (now - self._last), self._cost)
 
     # ---- what a step knows -------------------------------------------------------------------------------------------
 
