@@ -50,7 +50,8 @@ def agree(found: Any, expected: Any) -> None:
 def test_preferences(rule: type, tmp_path: Path) -> None:
     """UPGrad of two equal gradients is that gradient, too."""
     example = runpy.run_path(str(EXAMPLES / "trl_preferences.py"))
-    rows = [{"prompt": "answer ", "chosen": a, "rejected": b, "swap": False} for a, b in example["PAIRS"] * 8]
+    pairs = [("please yes please", "no"), ("no please no", "yes yes"), ("yes please", "no"), ("no no no", "yes please")]
+    rows = [{"prompt": "answer ", "chosen": a, "rejected": b, "swap": False} for a, b in pairs * 8]
     data = {"train_dataset": Dataset.from_list(rows), "given": {"remove_unused_columns": False}}
     expected = trainer(DPOTrainer, DPOConfig, tmp_path, **data)
     expected.train()
