@@ -198,7 +198,7 @@ def test_findings_compare_with_both_baselines():
     }
     rows = rows_of(TASK, found)
     expected = {row.rule: row.p for row in rows if row.rule != "tuned-mean"}
-    assert against(rows, "tuned-mean") == pytest.approx(expected, nan_ok=True)
+    assert against({row.rule: row.delta for row in rows}, "tuned-mean") == pytest.approx(expected, nan_ok=True)
     (told,) = findings([TaskReport(TASK, Protocol("support.toy:Toy"), found, rows, "", {})])
     assert told.startswith("Toy: 2 of 2 rules with a result beat the tuned mean: Mean (-100.00), MGDA (-95.00); 0 are")
     assert told.endswith("Equal weights are beaten by 0, and beat 2.")

@@ -89,23 +89,27 @@ def measure_costs(
 
 def read_costs(folder: Path) -> tuple[str, dict[str, Cost]]:
     """Return the device and the costs that were measured in the folder of a task; nothing if there are none."""
-    path = folder / COST
-    if not path.exists():
-        return "", {}
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return str(found["device"]), {str(name): Cost(**cost) for name, cost in found["costs"].items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is damaged ({error}). Remove it, and measure the costs again") from None
+    how, costs = _read(folder / COST)
+    return str(how.get("device", "")), costs
 
 
 def _kept(path: Path, how: Mapping[str, object]) -> dict[str, Cost]:
     """Return the costs in a file if they were measured like this; files of early versions have the full task."""
-    _, costs = read_costs(path.parent)
-    if not costs:
-        return {}
-    written = {"small": False, "made": False, **json.loads(path.read_text(encoding="utf-8"))}
+    written, costs = _read(path)
+    written = {"small": False, "made": False, **written}
     return costs if all(written.get(name) == value for name, value in how.items()) else {}
+
+
+def _read(path: Path) -> tuple[dict[str, object], dict[str, Cost]]:
+    """Return how the costs in a file were measured, and the costs; nothing if there is no file."""
+    if not path.exists():
+        return {}, {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        costs = {str(name): Cost(**cost) for name, cost in found.pop("costs").items()}
+        return {**found, "device": str(found["device"])}, costs
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged ({error}). Remove it, and measure the costs again") from None
 
 
 def _cost(task: Task, data: Data, name: str) -> Cost:

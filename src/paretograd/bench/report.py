@@ -241,7 +241,8 @@ def _clear(report: TaskReport, name: str) -> tuple[list[tuple[Row, float]], list
 
     Each has its difference of Delta m.
     """
-    p = {rule: value for rule, value in against(report.rows, name).items() if math.isfinite(value)}
+    found = against({row.rule: row.delta for row in report.rows}, name)
+    p = {rule: value for rule, value in found.items() if math.isfinite(value)}
     base = next((row.mean_delta for row in report.rows if row.rule == name), math.nan)
     clear = [(row, row.mean_delta - base) for row in report.rows if p.get(row.rule, 1.0) < ALPHA]
     return [pair for pair in clear if pair[1] < 0.0], [pair for pair in clear if pair[1] > 0.0], len(p)

@@ -136,11 +136,8 @@ class _Work:
         training = self._prepared(trials)
         seconds = self._train(training, SEARCH)
         scores = training.scores(self._data.validation)
-        quality = np.array([self._quality(row) for row in scores])
-        return Tuning(trials, scores, quality, list(training.steering.reasons), seconds)
-
-    def _quality(self, scores: np.ndarray) -> float:
-        return quality(self._task, self._setting.rule, scores)
+        judged = np.array([quality(self._task, self._setting.rule, row) for row in scores])
+        return Tuning(trials, scores, judged, list(training.steering.reasons), seconds)
 
     def _report(self, tuning: Tuning) -> Outcome:
         seeds, metrics = self._protocol.seeds, len(self._task.metrics)

@@ -103,9 +103,7 @@ def rows_of(task: Task, outcomes: Mapping[Setting, Outcome]) -> list[Row]:
     deltas = {
         name: nothing if base is None else delta_m(task, chosen[name][1].test, base.mean(axis=0)) for name in names
     }
-    p = corrected(
-        {name: paired(deltas[name], deltas[TUNED]) for name in names if name != TUNED} if TUNED in deltas else {}
-    )
+    p = against(deltas, TUNED)
     ranks = mean_ranks(task, {name: chosen[name][1].test.mean(axis=0) for name in names})
     rows = [
         Row(
@@ -153,15 +151,16 @@ def paired(mine: np.ndarray, theirs: np.ndarray) -> float:
     return float(stats.ttest_1samp(difference, 0.0).pvalue)
 
 
-def against(rows: Sequence[Row], name: str) -> dict[str, float]:
+def against(deltas: Mapping[str, np.ndarray], name: str) -> dict[str, float]:
     """Return p of the paired test against one of the rules, corrected, for each of the others; NaN without a result.
 
     Args:
-        rows: the table of a task.
-        name: of the rule; without it in the table, there is no p.
+        deltas: Delta m of the networks of each rule.
+        name: of the rule; without it, there is no p.
     """
-    base = next((row.delta for row in rows if row.rule == name), None)
-    return {} if base is None else corrected({row.rule: paired(row.delta, base) for row in rows if row.rule != name})
+    if name not in deltas:
+        return {}
+    return corrected({rule: paired(delta, deltas[name]) for rule, delta in deltas.items() if rule != name})
 
 
 def corrected(p: Mapping[str, float]) -> dict[str, float]:
