@@ -13,14 +13,12 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
+from support.agreement import agree
 from torch import Tensor, nn
 from transformers import TrainingArguments
 
 import paretograd as pg
 from paretograd.integrations.transformers import MultiObjectiveTrainer
-
-#: Sums of float32 in another order: two roundings in each of some ten steps.
-CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
 class Net(nn.Module):
@@ -82,11 +80,6 @@ def train_plainly(rule: Any, seen: list[Tensor], parts: int, clip: float, epochs
                 torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
             optimizer.step()
     return net
-
-
-def agree(found: nn.Module, expected: nn.Module, **close: float) -> None:
-    for name, param in expected.named_parameters():
-        torch.testing.assert_close(found.get_parameter(name), param, **close or CLOSE)
 
 
 @pytest.mark.parametrize("rule", [pg.UPGrad, pg.GradVac, pg.NashMTL, pg.MoCo])
@@ -239,7 +232,7 @@ def test_errors_say_what_to_do(tmp_path: Path) -> None:
 
 def test_two_processes() -> None:
     here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent / "src")])
+    path = os.pathsep.join(map(str, (here, here.parent / "tests", here.parent / "src")))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = subprocess.run(
         [*command, str(here / "two_processes.py")],

@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from test_trainer import agree, train_plainly, trainer
+from support.agreement import agree
+from test_trainer import train_plainly, trainer
 
 import paretograd as pg
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.agreement import agree
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -28,8 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:You defined a `validation_step`"),
 ]
 
-#: Sums of float32 in another order: two roundings in each of some ten steps.
-CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 QUIET = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
 
 
@@ -99,11 +98,6 @@ def train_plainly(rule: pg.Aggregator, count: int, parts: int, clip: float, epoc
                 torch.nn.utils.clip_grad_norm_(net.parameters(), clip)
             optimizer.step()
     return net
-
-
-def agree(found: nn.Module, expected: nn.Module, **close: float) -> None:
-    for name, param in expected.named_parameters():
-        torch.testing.assert_close(found.get_parameter(name), param, **close or CLOSE)
 
 
 @pytest.fixture(autouse=True)

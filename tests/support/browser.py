@@ -19,6 +19,8 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.ui import WebDriverWait
 
+from paretograd.reports.study.content import Curve
+
 #: Width of a phone, in pixels.
 PHONE = 390
 PATIENCE = 20  # seconds; a busy machine is slow
@@ -101,3 +103,22 @@ def dark_phone(page: webdriver.Chrome) -> Iterator[None]:
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def check_dark_phone(page: webdriver.Chrome, line: str, fitting: str, look: Curve) -> None:
+    """Check that a page with plots fits a phone, and that a line changes its colour in the dark.
+
+    Args:
+        page: shown on a wide screen that prefers light colours.
+        line: identifier of the plot whose first line has the look.
+        fitting: identifier of the plot that is measured.
+        look: of that line.
+    """
+    colour = f"return document.getElementById('{line}').data[0].line.color"
+    assert page.execute_script(colour) == look.colour
+    with dark_phone(page):
+        wait(page, lambda: page.execute_script(colour) == look.on_dark)
+        width = f"document.getElementById('{fitting}')._fullLayout.width"
+        size = f"return [document.documentElement.scrollWidth, {width}]"
+        wait(page, lambda: max(page.execute_script(size)) <= PHONE)
+        assert errors(page) == []

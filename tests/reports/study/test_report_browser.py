@@ -10,7 +10,7 @@ from selenium import webdriver
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
-from support.browser import PHONE, dark_phone, errors, offline_browser, requests, show, wait
+from support.browser import check_dark_phone, errors, offline_browser, requests, show, wait
 
 import paretograd as pg
 from paretograd.reports.study import write_study
@@ -162,11 +162,4 @@ def test_a_hostile_label_is_only_text(page: webdriver.Chrome) -> None:
 
 
 def test_it_fits_a_phone_and_follows_the_dark_mode(page: webdriver.Chrome) -> None:
-    colour = "return document.getElementById('plot-0').data[0].line.color"
-    look = curves(METHODS)["MGDA"]
-    assert page.execute_script(colour) == look.colour
-    with dark_phone(page):
-        wait(page, lambda: page.execute_script(colour) == look.on_dark)
-        size = "return [document.documentElement.scrollWidth, document.getElementById('plot-0')._fullLayout.width]"
-        wait(page, lambda: max(page.execute_script(size)) <= PHONE)
-        assert errors(page) == []
+    check_dark_phone(page, "plot-0", "plot-0", curves(METHODS)["MGDA"])

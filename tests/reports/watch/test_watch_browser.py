@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.by import By
-from support.browser import PHONE, dark_phone, errors, offline_browser, requests, show, wait
+from support.browser import check_dark_phone, errors, offline_browser, requests, show, wait
 from support.recorded import jacobians, record
 
 import paretograd as pg
@@ -104,14 +104,7 @@ def test_a_hostile_name_is_only_text(page: webdriver.Chrome) -> None:
 
 
 def test_it_fits_a_phone_and_follows_the_dark_mode(page: webdriver.Chrome) -> None:
-    colour = "return document.getElementById('plot-4').data[0].line.color"
-    look = curves(NAMES)["speed"]
-    assert page.execute_script(colour) == look.colour
-    with dark_phone(page):
-        wait(page, lambda: page.execute_script(colour) == look.on_dark)
-        size = "return [document.documentElement.scrollWidth, document.getElementById('plot-0')._fullLayout.width]"
-        wait(page, lambda: max(page.execute_script(size)) <= PHONE)
-        assert errors(page) == []
+    check_dark_phone(page, "plot-4", "plot-0", curves(NAMES)["speed"])
 
 
 def test_many_losses_are_heat_maps(browser: webdriver.Chrome, tmp_path: Path) -> None:
